@@ -6,22 +6,23 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The bits of an IPv6 address that name the network of one customer. Spec: RFC 6177 §2.
 const NETWORK: u128 = u128::MAX << 64;
 
-/// An IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use all of them.
+/// An IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use all of them. Bytes, as a
+/// number of 128 bits would align what holds it to 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientNetwork(u128);
+pub struct ClientNetwork([u8; 16]);
 
 impl From<IpAddr> for ClientNetwork {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
-            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().to_bits()),
-            IpAddr::V6(v6) => Self(v6.to_bits() & NETWORK),
+            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().octets()),
+            IpAddr::V6(v6) => Self((v6.to_bits() & NETWORK).to_be_bytes()),
         }
     }
 }
 
 impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Ipv6Addr::from_bits(self.0).to_canonical() {
+        match Ipv6Addr::from(self.0).to_canonical() {
             IpAddr::V4(v4) => v4.fmt(f),
             IpAddr::V6(v6) => write!(f, "{v6}/64"),
         }

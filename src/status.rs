@@ -26,7 +26,7 @@ pub struct GatewayStatus {
     /// Whether the gateway is draining and accepts no new work.
     pub draining: bool,
     /// Whether children of stdio upstreams can read each other's environment and memory: `isolated` (they cannot),
-    /// `trusted` (`stdio.trust_children`) or `unsupported` (the kernel has no Landlock); absent without such upstreams.
+    /// `trusted` (`stdio.trust_children`) or `unsupported` (Landlock cannot be used); absent without such upstreams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<String>,
     /// The other replicas; absent without `[cluster]`.

@@ -11,7 +11,6 @@ mod replies;
 mod reserve;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -22,6 +21,7 @@ pub use replies::{KeptLeases, ReplyLease, ReplyRoom, ReplyShare};
 pub use reserve::ReservePermit;
 
 use self::reserve::ReservePermits;
+use crate::address::ClientNetwork;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeHandle};
 
@@ -41,7 +41,7 @@ pub enum BudgetHolder {
     /// A caller with a token: its principal's key.
     Owner([u8; 32]),
     /// A caller without one, where none is asked for.
-    Address(IpAddr),
+    Address(ClientNetwork),
     /// An upstream, by its place in the configuration: for its messages that belong to no single caller.
     Upstream(usize),
 }

@@ -9,7 +9,7 @@ use bytestring::ByteString;
 
 use super::InputRequest;
 use crate::protocol::json::{self, member};
-use crate::protocol::{Revision, extensions, sampling};
+use crate::protocol::{Revision, extensions, icons, sampling};
 
 /// Bytes of JSON text allowed for a client's `capabilities`, and likewise for `clientInfo`. A session keeps
 /// both for its whole life, and a principal may have many sessions.
@@ -218,14 +218,18 @@ impl Capabilities {
 }
 
 impl Capabilities {
-    /// The question as the client may be asked it: without its context where it did not offer that.
-    /// Spec: SPEC C-70.
+    /// The question as the client may be asked it: without its context where it did not offer that, and without icons
+    /// that it must not load. Spec: SPEC C-70, C-96.
     #[must_use]
     pub fn fitted(&self, question: InputRequest) -> InputRequest {
-        if self.sampling_context || question.method != "sampling/createMessage" {
+        if question.method != "sampling/createMessage" {
             return question;
         }
-        match sampling::without_context(question.params_text()) {
+        let given = question.params_text();
+        let purged = icons::purged_sampling(given).map(|purged| purged.text);
+        let asked = purged.as_deref().unwrap_or(given);
+        let bare = (!self.sampling_context).then(|| sampling::without_context(asked));
+        match bare.flatten().or(purged) {
             Some(params) => InputRequest {
                 params: Some(params.into()),
                 ..question
@@ -359,6 +363,25 @@ mod tests {
         let fitted = capabilities.fitted(question);
         let expected = format!(r#"{{"includeContext":"{shown}"}}"#);
         assert_eq!(fitted.params_text(), expected);
+    }
+
+    // SPEC C-96.
+    #[rstest]
+    #[case(r#"{"sampling":{}}"#, "none")]
+    #[case(r#"{"sampling":{"context":{}}}"#, "thisServer")]
+    fn sampling_request_has_no_unsafe_icon(#[case] declared: &'static str, #[case] shown: &str) {
+        let params = |context: &str, icons: &str| {
+            let link = format!(r#"{{"type":"resource_link","uri":"a:b"{icons}}}"#);
+            let result = format!(r#"{{"type":"tool_result","toolUseId":"1","content":[{link}]}}"#);
+            let messages = format!(r#"[{{"role":"user","content":[{result}]}}]"#);
+            format!(r#"{{"includeContext":"{context}","messages":{messages}}}"#)
+        };
+        let icons = r#","icons":[{"src":"javascript:x"}]"#;
+        let fitted = read(declared).fitted(InputRequest {
+            method: "sampling/createMessage".to_owned(),
+            params: Some(params("thisServer", icons).into()),
+        });
+        assert_eq!(fitted.params_text(), params(shown, ""));
     }
 
     #[test]

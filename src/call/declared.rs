@@ -45,6 +45,13 @@ impl PartialEq for DeclarationTtl {
 impl Eq for DeclarationTtl {}
 
 impl ServerDeclaration {
+    /// How many bytes its texts have.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let instructions = self.instructions.as_ref().map_or(0, String::len);
+        self.capabilities.len() + self.server_info.len() + instructions
+    }
+
     /// A declaration from JSON texts of objects and decoded instructions.
     #[must_use]
     pub fn new(

@@ -107,9 +107,9 @@ fn idle_timeout(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "idle_timeout",
         "How long a connection may stay without a request; with HTTP/2 up to twice as long, with HTTP/1 \
-         not less than `header_timeout`. Longer than proxies keep theirs, so that they close first.",
+         not less than `header_timeout`. Longer than most proxies keep theirs, so that they close first (Envoy: an hour).",
     )
-    .duration("75s")
+    .duration("16m")
 }
 
 fn max_connections(s: &mut ConfigSection<'_>) -> usize {

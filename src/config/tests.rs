@@ -35,6 +35,8 @@ fn the_smallest_file_gets_every_default() {
     assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.server.public_url.as_str(), "http://127.0.0.1:8080/");
     assert_eq!(config.server.sse_after, Duration::from_millis(250));
+    // Cloudflare keeps an idle connection for 15 minutes, Traefik and Caddy for two at most.
+    assert_eq!(config.server.idle_timeout, Duration::from_mins(16));
     assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
     assert_eq!(config.mcp.upstreams, ["files"]);
     assert_eq!(config.limits.body, 4 << 20);

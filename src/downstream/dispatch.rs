@@ -1,4 +1,4 @@
-//! Refusals before a message is read, in the order of DESIGN §4: 421 Host / 403 Origin →
+//! Refusals before a message is read, in the order of DESIGN §4: 400 or 421 Host / 403 Origin →
 //! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate (a message that
 //! is posted and the GET stream of a session may wait instead, see `admission`); then the handler of the
 //! method goes on with 406 / 415 / 413 → 400.
@@ -26,7 +26,7 @@ use crate::address::ClientNetwork;
 use crate::call::{OwnerKey, Principal};
 use crate::config::AuthMode;
 use crate::endpoint::Endpoint;
-use crate::protocol::headers::MCP_SESSION_ID;
+use crate::protocol::headers;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -162,7 +162,7 @@ impl McpService {
         };
         let (target, caller) = ((endpoint, way), (principal, due));
         let is_of_session = self.forwarder.is_some()
-            && request.headers().contains_key(MCP_SESSION_ID)
+            && headers::session_id(request.headers()) != Ok(None)
             && !modern::names_modern(request.headers());
         let response = self.hand_over(target, caller, request, record).await;
         if is_of_session

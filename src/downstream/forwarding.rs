@@ -28,9 +28,8 @@ use moka::sync::Cache;
 use tokio::time::{Instant, sleep};
 
 use self::ending_body::end_with_drain;
-pub(super) use self::marks::{
-    OWNERLESS, describe, is_forwarded, is_paid, say_begun, say_ownerless, take_in,
-};
+use self::marks::take_ownerless;
+pub(super) use self::marks::{describe, is_forwarded, is_paid, say_begun, say_ownerless, take_in};
 use self::refusal::refusal;
 pub(super) use self::refusal::refused;
 use self::repeatable_body::RepeatableBody;
@@ -56,7 +55,10 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Marks an answer of another replica: its headers are complete.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ForwardedResponse;
+pub(super) struct ForwardedResponse {
+    /// Whether the request needed no owner, as all upstreams that it reached are modern.
+    is_ownerless: bool,
+}
 
 /// Passes requests on that another replica has to answer.
 #[derive(Debug)]
@@ -343,11 +345,24 @@ impl RequestForwarder {
             .inspect_err(|_| record.forwarded(false))?
             .map(Body::new);
         cluster::remove_hop_by_hop(answer.headers_mut());
-        answer.extensions_mut().insert(ForwardedResponse);
+        let is_ownerless = take_ownerless(answer.headers_mut());
+        let mark = ForwardedResponse { is_ownerless };
+        answer.extensions_mut().insert(mark);
         if is_get {
             answer = self.end_with_drain(answer);
         }
         Ok(answer)
+    }
+
+    /// Remembers that `upstreams` are modern, where the answer of another replica says that its request reached these and
+    /// needed no owner.
+    pub(super) fn learn_modern(&self, upstreams: &[Arc<str>], answer: &Response<Body>) {
+        let mark = answer.extensions().get::<ForwardedResponse>();
+        if mark.is_some_and(|mark| mark.is_ownerless) {
+            for upstream in upstreams {
+                self.modern.insert(Arc::clone(upstream), ());
+            }
+        }
     }
 
     /// Ends the event stream in an answer of another replica soon after this replica begins to drain. The stream has no end

@@ -26,6 +26,8 @@ pub enum RequestKind {
 /// Why a request is refused before any other check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardFailure {
+    /// The request does not name one host in a form that can be read.
+    MalformedHost,
     /// The name the client used for us is not one of ours.
     Host,
     /// The page that sent the request is not allowed to.
@@ -33,10 +35,11 @@ pub enum GuardFailure {
 }
 
 impl GuardFailure {
-    /// 421 for a host, 403 for an origin. SPEC T-03, T-04.
+    /// 400 for a host that cannot be read, 421 for a foreign one, 403 for an origin. Spec: SPEC T-03, T-04; RFC 9112 §3.2.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
+            Self::MalformedHost => StatusCode::BAD_REQUEST,
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::Origin => StatusCode::FORBIDDEN,
         }
@@ -46,6 +49,7 @@ impl GuardFailure {
     #[must_use]
     pub fn public(self) -> &'static str {
         match self {
+            Self::MalformedHost => "the request must name one host, in one Host header",
             Self::Host => "this host name is not served here (server.allowed_hosts)",
             Self::Origin => "this origin is not allowed (server.allowed_origins)",
         }
@@ -55,7 +59,7 @@ impl GuardFailure {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Host => "host",
+            Self::MalformedHost | Self::Host => "host",
             Self::Origin => "origin",
         }
     }
@@ -152,9 +156,7 @@ impl OriginGuard {
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<(), GuardFailure> {
-        if !self.allows_host(uri, headers) {
-            return Err(GuardFailure::Host);
-        }
+        self.check_host(uri, headers)?;
         if kind != RequestKind::Mcp {
             return Ok(());
         }
@@ -178,23 +180,19 @@ impl OriginGuard {
             || (self.loopback_origins && is_loopback_origin(origin))
     }
 
-    fn allows_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        match host(uri, headers) {
-            Ok(Some(authority)) => self.allows_authority(authority),
-            Ok(None) => self.any_address,
-            Err(AmbiguousHost) => false,
-        }
-    }
-
-    fn allows_authority(&self, authority: &str) -> bool {
-        let Some((name, port)) = split_authority(authority) else {
-            return false;
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), GuardFailure> {
+        let authority = match host(uri, headers) {
+            Ok(Some(authority)) => authority,
+            Ok(None) if self.any_address => return Ok(()),
+            Ok(None) | Err(AmbiguousHost) => return Err(GuardFailure::MalformedHost),
         };
+        let (name, port) = split_authority(authority).ok_or(GuardFailure::MalformedHost)?;
         let matches = |allowed: &AllowedHost| {
             allowed.name.eq_ignore_ascii_case(name)
                 && allowed.port.is_none_or(|wanted| Some(wanted) == port)
         };
-        self.hosts.iter().any(matches) || (self.any_address && is_address(name))
+        let is_ours = self.hosts.iter().any(matches) || (self.any_address && is_address(name));
+        is_ours.then_some(()).ok_or(GuardFailure::Host)
     }
 }
 

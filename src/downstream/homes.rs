@@ -8,13 +8,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use tokio::time::{Instant, sleep};
 
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionPlace};
-use super::forwarding::{OWNERLESS, PAUSE, RequestForwarder, describe, is_forwarded, refused};
+use super::forwarding::{PAUSE, RequestForwarder, describe, is_forwarded, refused};
 use super::modern;
 use crate::cluster::{self, ForwardFailure, ForwardedBody, Unforwarded};
 use crate::ownership::Ownership;
@@ -117,15 +117,6 @@ impl RequestForwarder {
     /// Whether another replica has said that an upstream is modern.
     pub(super) fn is_known_modern(&self, upstream: &Arc<str>) -> bool {
         self.modern.contains_key(upstream)
-    }
-
-    /// Takes the mark `OWNERLESS` out of an answer of another replica, and remembers that these upstreams are modern.
-    pub(super) fn take_ownerless_mark(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
-        if headers.remove(OWNERLESS).is_some() {
-            for upstream in upstreams {
-                self.modern.insert(Arc::clone(upstream), ());
-            }
-        }
     }
 }
 

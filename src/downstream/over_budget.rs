@@ -55,14 +55,16 @@ pub(super) fn is_dropped(message: &Message) -> bool {
 }
 
 impl BodyReader {
-    /// Whose share the messages of a caller are taken out of: the principal's, or the client address's where
-    /// no token is asked for and all callers are one principal.
+    /// Whose share the messages of a caller are taken out of: the principal's, or the client address's (of
+    /// IPv6: its /64's) where no token is asked for and all callers are one principal.
     pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> BudgetHolder {
         let address = match self.settings.auth.mode {
             AuthMode::None => extensions.get().and_then(ConnectionPermit::client),
             AuthMode::OAuth => None,
         };
-        address.map_or(principal.owner().into(), BudgetHolder::Address)
+        address.map_or(principal.owner().into(), |address| {
+            BudgetHolder::Address(address.into())
+        })
     }
 
     /// Reads a body that was not read for its size, where the byte budget alone has no room for it and `holder`, the

@@ -149,7 +149,7 @@ mod tests {
     fn share(budget: &Arc<ByteBudget>) -> BodyMemory<'_> {
         BodyMemory::share(
             budget,
-            BudgetHolder::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            BudgetHolder::Address(IpAddr::V4(Ipv4Addr::LOCALHOST).into()),
         )
     }
 

@@ -209,10 +209,10 @@ impl TokenFailure {
         Self::new(
             "the gateway cannot keep its credential from the other programs that it runs",
             "not_isolated",
-            "run the gateway on a kernel with Landlock, or accept with `stdio.trust_children = true` that children can \
+            "run the gateway where it can use Landlock (the kernel, and filters of system calls), or accept with `stdio.trust_children = true` that children can \
              read each other's credentials",
             false,
-            "this kernel has no Landlock: children could read the credential in each other's environment",
+            "Landlock cannot be used: children could read the credential in each other's environment",
         )
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::{HomeDir, is_ours, private_dir};
+use super::home_dirs::{HomeDir, is_ours, log_skipped, private_dir};
 use crate::config::StdioCarrier;
 use crate::secret::Secret;
 use crate::telemetry::redact::{cut, is_secret_name};
@@ -87,7 +87,10 @@ impl HostEnvironment {
         for dir in &self.state_dirs {
             match private_dir(dir) {
                 Ok(()) => return Ok(dir),
-                Err(error) => refused = error,
+                Err(error) => {
+                    log_skipped(dir, &error);
+                    refused = error;
+                }
             }
         }
         Err(refused)

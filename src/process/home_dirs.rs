@@ -13,6 +13,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::sync::keyed_counter::KeyedCounter;
+use crate::telemetry::chain::chain;
 
 /// Where the homes are, below the root.
 const HOMES: &str = "homes";
@@ -28,13 +29,27 @@ pub(super) fn private_dir(path: &Path) -> io::Result<()> {
         .create(path)?;
     let found = std::fs::symlink_metadata(path)?;
     if !is_ours(path) {
-        let text = format!("{} is not a directory of ours", path.display());
+        let what = if found.is_symlink() {
+            "is a symbolic link, which is not followed"
+        } else {
+            "is not a directory of ours"
+        };
+        let text = format!("{} {what}", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     if found.mode() & 0o077 != 0 {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
     }
     Ok(())
+}
+
+/// Tells the operator that a state directory cannot be used, and that the next one is tried.
+pub(super) fn log_skipped(directory: &Path, error: &io::Error) {
+    tracing::warn!(
+        directory = %directory.display(),
+        error = chain(error),
+        "a state directory cannot be used: the next one is tried"
+    );
 }
 
 /// Whether `path` is a directory that belongs to our user: in the temporary directory anyone could have made it.
@@ -108,7 +123,10 @@ impl HomeDirs {
         for directory in candidates {
             match Self::share_of(directory) {
                 Ok(homes) => return Ok(Arc::new(homes)),
-                Err(error) => refused.push(format!("{}: {error}", directory.display())),
+                Err(error) => {
+                    log_skipped(directory, &error);
+                    refused.push(format!("{}: {error}", directory.display()));
+                }
             }
         }
         let refused = refused.join("; ");
@@ -222,6 +240,7 @@ impl Drop for HomeDir {
 mod tests {
     use super::*;
     use crate::call::Principal;
+    use crate::telemetry::captured::LogCapture;
 
     fn owner(name: &str) -> OwnerKey {
         Principal::new("i", name, "", Vec::new(), None).owner()
@@ -306,7 +325,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        assert!(HomeDirs::open(&[link]).is_err());
+        let captured = LogCapture::begin();
+        let candidates = [link, directory.path().join("good")];
+        let homes = HomeDirs::open(&candidates).unwrap();
+        assert!(homes.root().starts_with(&candidates[1]));
+        let warned = captured.of_level("WARN");
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert_eq!(warned[0]["directory"], *candidates[0].to_str().unwrap());
+        let error = warned[0]["error"].as_str().unwrap();
+        assert!(error.contains("symbolic link"), "{error}");
     }
 
     #[test]

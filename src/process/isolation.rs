@@ -15,7 +15,7 @@ pub enum ChildIsolation {
     Isolated,
     /// Yes: `stdio.trust_children` says that it may.
     Trusted,
-    /// Yes: the kernel cannot keep them apart.
+    /// Yes: the kernel cannot keep them apart, or a filter of system calls forbids it.
     Unsupported,
 }
 
@@ -46,9 +46,10 @@ impl ChildIsolation {
     #[must_use]
     pub fn complaint(self) -> Option<&'static str> {
         (self == Self::Unsupported).then_some(
-            "children of stdio upstreams can read each other's environment and memory: this kernel has no Landlock \
-             (Linux 5.19 and later have, where `landlock` stands in the boot option `lsm=`); `stdio.trust_children = \
-             true` accepts that",
+            "children of stdio upstreams can read each other's environment and memory: Landlock cannot be used. \
+             Linux 5.19 and later have it, where `landlock` stands in the boot option `lsm=`, unless a filter of system \
+             calls forbids it (`SystemCallFilter=` of systemd, seccomp of a container); `stdio.trust_children = true` \
+             accepts that",
         )
     }
 }
@@ -65,8 +66,9 @@ impl ChildIsolation {
                  `stdio.trust_children` is true",
             ),
             Self::Unsupported => Some(
-                "accounts of stdio upstreams are not used: this kernel has no Landlock, and children could read each \
-                 other's tokens and keys; `stdio.trust_children = true` accepts that",
+                "accounts of stdio upstreams are not used: Landlock cannot be used (the kernel, or a filter of \
+                 system calls), and children could read each other's tokens and keys; `stdio.trust_children = true` \
+                 accepts that",
             ),
         }
     }
@@ -119,6 +121,17 @@ fn ruleset() -> anyhow::Result<RulesetCreated> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A filter of system calls looks to this process like a kernel without Landlock.
+    #[test]
+    fn operator_is_told_of_both_reasons() {
+        let said = ChildIsolation::Unsupported.complaint().unwrap_or_default();
+        assert!(
+            said.contains("lsm=") && said.contains("SystemCallFilter="),
+            "{said}"
+        );
+        assert_eq!(ChildIsolation::Trusted.complaint(), None);
+    }
 
     #[test]
     fn exposed_accounts_of_children_are_warned_of() {

@@ -64,12 +64,20 @@ pub fn single<'a>(
         .ok_or_else(|| HeaderError::Malformed(name.clone()))
 }
 
-/// The session id. Spec: SPEC T-41.
+/// The session id. An empty one is none: some clients and proxies send the header without having an id.
+/// Spec: SPEC T-41, T-42.
 ///
 /// # Errors
 /// When it is repeated or malformed.
 pub fn session_id(headers: &HeaderMap) -> Result<Option<&str>, HeaderError> {
-    single(headers, &MCP_SESSION_ID)
+    match single(headers, &MCP_SESSION_ID) {
+        Err(HeaderError::Malformed(name))
+            if headers.get(&name).is_some_and(HeaderValue::is_empty) =>
+        {
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// The last event that the client received. One without a name is none: where there is none, a client
@@ -138,5 +146,17 @@ mod tests {
         assert!(!of(b"a b"));
         assert!(!of(b"\xc3\xa9"));
         assert!(!of(&[b'x'; 1025]));
+    }
+
+    // SPEC T-42.
+    #[test]
+    fn empty_session_id_is_none() {
+        let read = |values: &[&[u8]]| {
+            session_id(&headers(&MCP_SESSION_ID, values)).map(|id| id.map(str::to_owned))
+        };
+        assert_eq!(read(&[b""]), Ok(None));
+        assert_eq!(read(&[]), Ok(None));
+        let repeated = Err(HeaderError::Repeated(MCP_SESSION_ID));
+        assert_eq!(read(&[b"", b"abc"]), repeated);
     }
 }

@@ -55,20 +55,7 @@ pub fn purged_items(text: &str) -> Option<PurgedText> {
     if !may_have(text) {
         return None;
     }
-    let elements = json::elements(text).ok()?;
-    let mut icons = 0;
-    let purge = |element| {
-        let Some(purged) = purged(element) else {
-            return Some(Cow::Borrowed(element));
-        };
-        icons += purged.icons;
-        (purged.text != "{}").then_some(Cow::Owned(purged.text))
-    };
-    let kept: Vec<_> = elements.into_iter().filter_map(purge).collect();
-    (icons > 0).then(|| PurgedText {
-        text: json::array(kept),
-        icons,
-    })
+    in_elements(text, purged)
 }
 
 /// The same for the links to resources among `content` (JSON text): a block, or an array of them.
@@ -91,11 +78,57 @@ pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     if !may_have_links(messages) {
         return None;
     }
+    in_elements(messages, purged_holder)
+}
+
+/// The same for an object with such content: a message of a prompt, or the result of a tool. One whose content two
+/// parsers could read differently loses every member.
+#[must_use]
+pub fn purged_holder(holder: &str) -> Option<PurgedText> {
+    in_members(holder, |name| is_named(name, "content"), purged_content)
+}
+
+/// The same for the parameters of a sampling request (JSON text): its messages may hold results of tools.
+#[must_use]
+pub fn purged_sampling(params: &str) -> Option<PurgedText> {
+    if !may_have_links(params) || !may_have(params) {
+        return None;
+    }
+    let in_message = |message: &str| {
+        in_members(
+            message,
+            |name| is_named(name, "content"),
+            |content| {
+                if content.starts_with('[') {
+                    in_elements(content, purged_holder)
+                } else {
+                    purged_holder(content)
+                }
+            },
+        )
+    };
+    let in_messages = |messages: &str| in_elements(messages, in_message);
+    in_members(params, |name| is_named(name, "messages"), in_messages)
+}
+
+/// The same for the sampling requests among `inputRequests` (JSON text of an object).
+#[must_use]
+pub fn purged_requests(requests: &str) -> Option<PurgedText> {
+    if !may_have_links(requests) || !may_have(requests) {
+        return None;
+    }
+    let in_request =
+        |request: &str| in_members(request, |name| is_named(name, "params"), purged_sampling);
+    in_members(requests, |_| true, in_request)
+}
+
+/// The array `text` (JSON text) with each element `purge`d; an object that would lose every member is left out.
+fn in_elements(text: &str, purge: impl Fn(&str) -> Option<PurgedText>) -> Option<PurgedText> {
     let mut icons = 0;
     let mut kept = Vec::new();
-    for message in json::elements(messages).ok()? {
-        let Some(purged) = purged_holder(message) else {
-            kept.push(Cow::Borrowed(message));
+    for element in json::elements(text).ok()? {
+        let Some(purged) = purge(element) else {
+            kept.push(Cow::Borrowed(element));
             continue;
         };
         icons += purged.icons;
@@ -109,21 +142,25 @@ pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     })
 }
 
-/// The same for an object with such content: a message of a prompt, or the result of a tool. One whose content two
-/// parsers could read differently loses every member.
-#[must_use]
-pub fn purged_holder(holder: &str) -> Option<PurgedText> {
-    if !holder.starts_with('{') {
+/// The object `text` (JSON text) with the members of a `concerned` name `purge`d. One that repeats a member loses every
+/// member where it may have icons of links.
+fn in_members(
+    text: &str,
+    concerned: impl Fn(&str) -> bool,
+    purge: impl Fn(&str) -> Option<PurgedText>,
+) -> Option<PurgedText> {
+    if !text.starts_with('{') {
         return None;
     }
-    let Ok(members) = json::members(holder) else {
-        let may_be_unsafe = may_have_links(holder) && may_have(holder);
+    let Ok(members) = json::members(text) else {
+        let may_be_unsafe = may_have_links(text) && may_have(text);
         return may_be_unsafe.then(PurgedText::emptied);
     };
     let mut out = ObjectWriter::default();
     let mut icons = 0;
     for (name, value) in &members {
-        match purged_content(value).filter(|_| is_named(name, "content")) {
+        let purged = concerned(name).then(|| purge(value)).flatten();
+        match purged {
             Some(purged) => {
                 out.member(name, &purged.text);
                 icons += purged.icons;
@@ -327,6 +364,31 @@ mod tests {
             text_of(purged_holder(&result(&bad))),
             Some(result(&link("")))
         );
+    }
+
+    // SPEC C-96.
+    #[test]
+    fn results_of_tools_in_sampling_requests_lose_their_icons() {
+        let link = |icons: &str| format!(r#"{{"type":"resource_link","uri":"a:b"{icons}}}"#);
+        let (bad, bare) = (link(r#","icons":[{"src":"javascript:x"}]"#), link(""));
+        let result =
+            |link: &str| format!(r#"{{"type":"tool_result","toolUseId":"1","content":[{link}]}}"#);
+        let params = |content: &str| {
+            format!(r#"{{"maxTokens":1,"messages":[{{"role":"user","content":{content}}}]}}"#)
+        };
+        let many = |link: &str| params(&format!("[{},{}]", result(link), result(&bare)));
+        assert_eq!(text_of(purged_sampling(&many(&bad))), Some(many(&bare)));
+        let one = |link: &str| params(&result(link));
+        assert_eq!(text_of(purged_sampling(&one(&bad))), Some(one(&bare)));
+        assert_eq!(purged_sampling(&many(&bare)), None);
+        let asked = |link: &str| {
+            format!(
+                r#"{{"k":{{"method":"sampling/createMessage","params":{}}}}}"#,
+                many(link)
+            )
+        };
+        assert_eq!(text_of(purged_requests(&asked(&bad))), Some(asked(&bare)));
+        assert_eq!(purged_requests(&asked(&bare)), None);
     }
 
     // SPEC C-96.

@@ -21,9 +21,11 @@ impl EventNumber {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::sync::{Arc, Barrier};
+    use std::hint::spin_loop;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -34,27 +36,61 @@ mod tests {
         assert!(before < other && other < EventNumber::next());
     }
 
-    #[test]
-    fn events_at_once_have_numbers_of_their_own() {
-        // So many that the threads run at the same time.
-        const EVENTS: usize = 100_000;
-        let both_run = Arc::new(Barrier::new(2));
+    /// Waits until `count` threads have arrived. Without sleep, so that they go on at the same moment.
+    fn meet(arrived: &AtomicUsize, count: usize) {
+        arrived.fetch_add(1, Ordering::AcqRel);
+        let mut looks = 0_u32;
+        while arrived.load(Ordering::Acquire) < count {
+            looks += 1;
+            // The other thread may have no core of its own.
+            if looks.is_multiple_of(1000) {
+                thread::yield_now();
+            } else {
+                spin_loop();
+            }
+        }
+    }
+
+    /// Has two threads number events at the same time. Returns the numbers of each, a list for each time they met.
+    fn numbers_of_two() -> [Vec<Vec<EventNumber>>; 2] {
+        const MEETINGS: usize = 200;
+        const EVENTS: usize = 100;
+        let arrived = Arc::new(AtomicUsize::new(0));
         let count = || {
-            let both_run = Arc::clone(&both_run);
+            let arrived = Arc::clone(&arrived);
             thread::spawn(move || {
-                both_run.wait();
-                (0..EVENTS)
-                    .map(|_| EventNumber::next().0)
-                    .collect::<Vec<_>>()
+                let numbers = |meeting| {
+                    meet(&arrived, 2 * meeting);
+                    (0..EVENTS).map(|_| EventNumber::next()).collect()
+                };
+                (1..=MEETINGS).map(numbers).collect()
             })
         };
-        let both = [count(), count()].map(|counting| counting.join().unwrap());
-        for numbers in &both {
-            assert!(numbers.is_sorted());
+        [count(), count()].map(|counting| counting.join().unwrap())
+    }
+
+    /// Whether the threads ran at the same moment when they had these numbers.
+    fn ran_at_once((one, other): (&Vec<EventNumber>, &Vec<EventNumber>)) -> bool {
+        one.first() < other.last() && other.first() < one.last()
+    }
+
+    // On a busy machine the threads seldom run at the same moment: they number events until they did often enough.
+    #[test]
+    fn events_at_once_have_numbers_of_their_own() {
+        const OFTEN: usize = 300;
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut at_once = 0;
+        while at_once < OFTEN && Instant::now() < until {
+            let [one, other] = numbers_of_two();
+            let pairs = one.iter().zip(&other);
+            at_once += pairs.filter(|pair| ran_at_once(*pair)).count();
+            let [one, other] = [one.concat(), other.concat()];
+            assert!(one.is_sorted() && other.is_sorted());
+            let mut all = [one, other].concat();
+            all.sort_unstable();
+            let count = all.len();
+            all.dedup();
+            assert_eq!(all.len(), count);
         }
-        assert_eq!(
-            both.concat().into_iter().collect::<BTreeSet<_>>().len(),
-            2 * EVENTS
-        );
     }
 }

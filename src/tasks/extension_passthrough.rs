@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid, required_text};
 use crate::ownership::Ownership;
-use crate::protocol::{Era, Message, input_request_rules, json};
+use crate::protocol::{Era, Message, icons, input_request_rules, json};
 use crate::seal::{SealPurpose, Sealer};
 use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
@@ -73,9 +73,13 @@ impl TaskHandles {
             &target.view,
             RevisionProjection::new(call.revision, call.revision),
         );
+        // Spec: SPEC C-96.
+        let purged = asked.and_then(icons::purged_requests);
+        let purged = purged.map(|purged| purged.text);
+        let asked = purged.as_deref().or(asked);
         let shown = asked.and_then(|asked| inputs::shown(asked, way, call.link.capabilities()));
         let mut edit = message.edit();
-        if let Some(shown) = shown {
+        if let Some(shown) = shown.or(purged) {
             edit = edit.result_member("inputRequests", shown);
         }
         let failed = message

@@ -15,8 +15,10 @@ use crate::protocol::Revision;
 const BELIEVED: Duration = Duration::from_mins(5);
 /// How long a stale declaration is used for lack of a fresh one.
 const REMEMBERED: Duration = Duration::from_hours(24);
-/// Declarations kept at most.
-const KEPT: u64 = 4096;
+/// Bytes of all declarations kept. A larger one is not kept.
+const KEPT_BYTES: u32 = 16 << 20;
+/// A declaration counts as this many bytes at least, so that 4096 are kept at most.
+const LEAST_BYTES: u32 = KEPT_BYTES / 4096;
 
 /// The key of a declaration: all that may influence it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -46,11 +48,18 @@ impl Default for DeclarationCache {
     fn default() -> Self {
         Self(
             Cache::builder()
-                .max_capacity(KEPT)
+                .max_capacity(KEPT_BYTES.into())
+                .weigher(weight)
                 .time_to_live(REMEMBERED)
                 .build(),
         )
     }
+}
+
+/// What a declaration counts in the cache, bytes.
+fn weight(_: &DeclarationKey, known: &CachedDeclaration) -> u32 {
+    let bytes = u32::try_from(known.declared.bytes()).unwrap_or(u32::MAX);
+    bytes.max(LEAST_BYTES)
 }
 
 impl DeclarationCache {
@@ -119,6 +128,28 @@ mod tests {
         assert!(!declarations.learn(key(1), &declared("{}")));
         assert!(declarations.learn(key(1), &declared(r#"{"tools":{}}"#)));
         assert_eq!(declarations.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
+    }
+
+    /// How many of `count` declarations with `instructions` of this length are kept.
+    fn kept(length: usize, count: u64) -> usize {
+        let declarations = DeclarationCache::default();
+        for capabilities in 0..count {
+            let instructions = Some("x".repeat(length));
+            let (none, info) = (Bytes::from_static(b"{}"), Bytes::from_static(b"{}"));
+            let declared = ServerDeclaration::new(Revision::V2025_11_25, none, info, instructions);
+            declarations.learn(key(capabilities), &Arc::new(declared));
+            declarations.0.run_pending_tasks();
+        }
+        let is_kept = |capabilities: &u64| declarations.last(&key(*capabilities)).is_some();
+        (0..count).filter(is_kept).count()
+    }
+
+    #[test]
+    fn declarations_are_bounded_in_bytes_and_number() {
+        assert_eq!(kept(1 << 20, 10), 10);
+        assert_eq!(kept(1 << 20, 20), 15, "with all that is beside the text");
+        assert_eq!(kept(17 << 20, 1), 0);
+        assert_eq!(kept(10, 4200), 4096);
     }
 
     // Spec: SPEC M-51.

@@ -14,7 +14,6 @@ mod keys;
 mod lease;
 mod listing;
 mod lists;
-mod metadata;
 mod pending;
 mod programs;
 mod records;
@@ -42,7 +41,6 @@ pub use keys::{VaultKeyError, VaultKeys};
 pub use lease::{GrantLease, GrantLeases, LEASE, LeaseOutcome};
 pub use listing::{GrantList, GrantListing, GrantState, has_grants};
 pub use lists::{ListTable, MAX_LIST};
-pub use metadata::MetadataCache;
 pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError, PendingTable};
 pub use programs::{MAX_NAME, MAX_PROGRAMS, ProgramRecord, ProgramTable};
 pub use records::{
@@ -144,12 +142,6 @@ impl Vault {
     #[must_use]
     pub fn revocations(&self) -> RevocationQueue<'_> {
         RevocationQueue(self)
-    }
-
-    /// Cached public documents.
-    #[must_use]
-    pub fn metadata(&self) -> MetadataCache<'_> {
-        MetadataCache(self)
     }
 
     /// The programs that used grants.

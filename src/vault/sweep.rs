@@ -103,11 +103,8 @@ pub(super) async fn sweep(
 ) -> Result<SweepResult, DatabaseError> {
     let now = vault.now();
     let database = vault.database();
-    let ended = [now.into()];
     let pending = "DELETE FROM pending WHERE ends <= $1";
-    let pending = database.execute(pending, &ended).await?;
-    let metadata = "DELETE FROM metadata WHERE ends <= $1";
-    database.execute(metadata, &ended).await?;
+    let pending = database.execute(pending, &[now.into()]).await?;
     let seen_by_all = now.saturating_sub(millis(CHANGES_KEPT));
     let changes = "DELETE FROM changes WHERE made < $1";
     database.execute(changes, &[seen_by_all.into()]).await?;

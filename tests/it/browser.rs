@@ -2,6 +2,8 @@
 
 use http::Method;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::harness::http::initialize;
 use crate::harness::{Gateway, Setup};
@@ -63,6 +65,34 @@ async fn a_foreign_host_is_421() {
         let answer = alice.post("/mcp/stub", &[("host", host)], &hello).await;
         assert_eq!(answer.status(), 200, "{host}");
     }
+    gw.stop().await;
+}
+
+// Spec: RFC 9112 §3.2.
+#[tokio::test]
+async fn missing_and_repeated_hosts_are_400() {
+    let gw = gateway().await;
+    let address = gw.url.strip_prefix("http://").unwrap();
+    let status = async |hosts: &str| {
+        let head = format!("GET /mcp/stub HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        let mut tcp = TcpStream::connect(address).await.unwrap();
+        tcp.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer).await.unwrap();
+        let status = answer.strip_prefix("HTTP/1.1 ").unwrap();
+        status.chars().take(3).collect::<String>()
+    };
+    let host = format!("host: {address}\r\n");
+    for hosts in [
+        String::new(),
+        host.repeat(2),
+        format!("{host}host: evil.example\r\n"),
+        "host: localhost:a\r\n".to_owned(),
+    ] {
+        assert_eq!(status(&hosts).await, "400", "{hosts:?}");
+    }
+    assert_eq!(status(&host).await, "401");
+    assert_eq!(status("host: evil.example\r\n").await, "421");
     gw.stop().await;
 }
 

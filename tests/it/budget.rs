@@ -244,6 +244,34 @@ async fn request_over_the_share_is_refused_alone() {
     gw.stop().await;
 }
 
+// A host with one address of an IPv6 network can use all of them.
+#[tokio::test]
+async fn addresses_of_one_network_have_one_share() {
+    let limits =
+        "[limits]\nbody = \"1MiB\"\nbytes_per_principal = \"2MiB\"\nbytes_total = \"8MiB\"";
+    let setup = Setup::open().server("trusted_proxies = [\"127.0.0.0/8\"]");
+    let gw = setup.toml(limits).stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let from = format!("x-forwarded-for: 2001:db8::1\r\ncontent-length: {LARGE}");
+    let head = head(&gw, &user.actor, &session_line(&user), &from);
+    let unfinished = half_sent(&gw, head, LARGE).await;
+    eventually("the share is used up", async || {
+        (held_mib(&gw).await > 1.5).then_some(())
+    })
+    .await;
+    let status = async |from: &str| {
+        let headers = [("x-forwarded-for", from)];
+        let call = large_call(1, "echo", LARGE);
+        let answer = user.actor.post("/mcp/stub", &headers, &call).await;
+        answer.status()
+    };
+    assert_eq!(status("2001:db8::2:9").await, 429);
+    // A body with room is read: it lacks its session.
+    assert_eq!(status("2001:db8:0:1::1").await, 400);
+    unfinished.abort();
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn budget_used_up_by_all_is_503() {
     let gw = small_budget().await;

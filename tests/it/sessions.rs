@@ -30,6 +30,30 @@ async fn session_ids_are_visible_ascii_and_never_repeat() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-42. 404 would say that a session has ended.
+#[tokio::test]
+async fn empty_session_id_is_a_missing_one() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    // The white space around a value is no part of it.
+    let empty = [("mcp-session-id", " ")];
+    let user = gw.anonymous();
+    for method in [Method::POST, Method::GET, Method::DELETE] {
+        let body = ping().to_string();
+        let answer = user.send(method.clone(), "/mcp/stub", &empty, body).await;
+        assert_eq!(answer.status(), 400, "{method}");
+        let text = answer.text().await;
+        assert!(
+            text.contains("Mcp-Session-Id is missing"),
+            "{method}: {text}"
+        );
+    }
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let opened = user.post("/mcp/stub", &empty, &hello).await;
+    assert_eq!(opened.status(), 200);
+    assert!(opened.header("mcp-session-id").is_some());
+    gw.stop().await;
+}
+
 // Spec: SPEC T-43, T-45.
 #[tokio::test]
 async fn a_deleted_session_is_gone_and_so_is_its_child() {

@@ -18,8 +18,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Says that a forwarded request was taken out of the rate of its caller.
 const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
 /// Says that the request needed no owner, as all upstreams that it reached are modern.
-pub(in crate::downstream) const OWNERLESS: HeaderName =
-    HeaderName::from_static("drawbridge-ownerless");
+const OWNERLESS: HeaderName = HeaderName::from_static("drawbridge-ownerless");
 
 /// The position before the first event of the stream that answers a call, as an event id.
 const STREAM: HeaderName = HeaderName::from_static("drawbridge-stream");
@@ -39,6 +38,11 @@ pub(in crate::downstream) fn is_forwarded(extensions: &Extensions) -> bool {
 /// Says in the answer to a forwarded request that the request needed no owner.
 pub(in crate::downstream) fn say_ownerless(headers: &mut HeaderMap) {
     headers.insert(OWNERLESS, HeaderValue::from_static("1"));
+}
+
+/// Takes the header that [`say_ownerless`] sets out of an answer; clients do not need it. Returns whether it was set.
+pub(super) fn take_ownerless(headers: &mut HeaderMap) -> bool {
+    headers.remove(OWNERLESS).is_some()
 }
 
 /// Says in the answer to a forwarded call where its event stream begins, if it is one.
@@ -144,6 +148,15 @@ mod tests {
         say_begun(&mut headers, begun);
         assert_eq!(take_begun(&mut headers), Some(begun));
         assert_eq!(take_begun(&mut headers), None, "the client is not told");
+    }
+
+    #[test]
+    fn request_that_needs_no_owner_is_noted_once() {
+        let mut headers = HeaderMap::new();
+        assert!(!take_ownerless(&mut headers));
+        say_ownerless(&mut headers);
+        assert!(take_ownerless(&mut headers));
+        assert!(headers.is_empty(), "the client is not told");
     }
 
     #[test]

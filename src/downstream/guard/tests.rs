@@ -42,33 +42,25 @@ fn check(
 
 // SPEC T-04.
 #[rstest]
-#[case::public_name("mcp.example.com", true)]
-#[case::any_case("MCP.Example.COM", true)]
-#[case::with_port("mcp.example.com:8443", true)]
-#[case::absolute_name("mcp.example.com.", true)]
-#[case::listed("gateway.internal:8080", true)]
-#[case::listed_port("other.internal:8443", true)]
-#[case::another_port("other.internal:1", false)]
-#[case::empty_port("mcp.example.com:", true)]
-#[case::empty_port_for_a_listed_one("other.internal:", false)]
-#[case::foreign("evil.example", false)]
-#[case::suffix("mcp.example.com.evil.example", false)]
-#[case::prefix("evil-mcp.example.com", false)]
-#[case::user_info("mcp.example.com@evil.example", false)]
-#[case::user_info_in_front("x@mcp.example.com", false)]
-#[case::bad_port("mcp.example.com:80x", false)]
-#[case::loopback_name_on_a_public_listener("localhost", false)]
-#[case::empty("", false)]
-fn only_our_own_names_are_served(#[case] host: &str, #[case] allowed: bool) {
-    let verdict = check(&public(), RequestKind::Mcp, host, &[]);
-    assert_eq!(
-        verdict,
-        if allowed {
-            Ok(())
-        } else {
-            Err(GuardFailure::Host)
-        }
-    );
+#[case::public_name("mcp.example.com", Ok(()))]
+#[case::any_case("MCP.Example.COM", Ok(()))]
+#[case::with_port("mcp.example.com:8443", Ok(()))]
+#[case::absolute_name("mcp.example.com.", Ok(()))]
+#[case::listed("gateway.internal:8080", Ok(()))]
+#[case::listed_port("other.internal:8443", Ok(()))]
+#[case::another_port("other.internal:1", Err(GuardFailure::Host))]
+#[case::empty_port("mcp.example.com:", Ok(()))]
+#[case::empty_port_for_a_listed_one("other.internal:", Err(GuardFailure::Host))]
+#[case::foreign("evil.example", Err(GuardFailure::Host))]
+#[case::suffix("mcp.example.com.evil.example", Err(GuardFailure::Host))]
+#[case::prefix("evil-mcp.example.com", Err(GuardFailure::Host))]
+#[case::user_info("mcp.example.com@evil.example", Err(GuardFailure::MalformedHost))]
+#[case::user_info_in_front("x@mcp.example.com", Err(GuardFailure::MalformedHost))]
+#[case::bad_port("mcp.example.com:80x", Err(GuardFailure::MalformedHost))]
+#[case::loopback_name_on_a_public_listener("localhost", Err(GuardFailure::Host))]
+#[case::empty("", Err(GuardFailure::MalformedHost))]
+fn only_our_own_names_are_served(#[case] host: &str, #[case] expected: Result<(), GuardFailure>) {
+    assert_eq!(check(&public(), RequestKind::Mcp, host, &[]), expected);
 }
 
 #[rstest]
@@ -152,22 +144,40 @@ fn metadata_and_preflights_are_exempt_from_origin_but_not_from_host(#[case] kind
     );
 }
 
+// SPEC T-04; RFC 9112 §3.2, RFC 9113 §8.3.1.
 #[rstest]
-#[case::authority_alone("https://mcp.example.com/mcp", &[], true)]
-#[case::foreign_authority("https://evil.example/mcp", &[], false)]
-#[case::both_agree("https://mcp.example.com/mcp", &["mcp.example.com"], true)]
-#[case::they_differ("https://mcp.example.com/mcp", &["gateway.internal"], false)]
-#[case::nothing("/mcp", &[], false)]
-#[case::two_headers("/mcp", &["mcp.example.com", "mcp.example.com"], false)]
+#[case::authority_alone("https://mcp.example.com/mcp", &[], Ok(()))]
+#[case::foreign_authority("https://evil.example/mcp", &[], Err(GuardFailure::Host))]
+#[case::both_agree("https://mcp.example.com/mcp", &["mcp.example.com"], Ok(()))]
+#[case::they_differ("https://mcp.example.com/mcp", &["gateway.internal"], Err(GuardFailure::MalformedHost))]
+#[case::nothing("/mcp", &[], Err(GuardFailure::MalformedHost))]
+#[case::two_headers("/mcp", &["mcp.example.com", "mcp.example.com"], Err(GuardFailure::MalformedHost))]
 fn the_target_authority_counts_as_host(
     #[case] uri: &str,
     #[case] hosts: &[&str],
-    #[case] allowed: bool,
+    #[case] expected: Result<(), GuardFailure>,
 ) {
     let mut headers = HeaderMap::new();
     for host in hosts {
         headers.append(HOST, HeaderValue::from_str(host).unwrap());
     }
     let verdict = public().check(RequestKind::Mcp, &uri.parse().unwrap(), &headers);
-    assert_eq!(verdict.is_ok(), allowed);
+    assert_eq!(verdict, expected);
+}
+
+#[test]
+fn operators_may_leave_the_host_out_but_not_repeat_it() {
+    let guard = OriginGuard::for_operators(&config::AdminConfig {
+        listen: "127.0.0.1:9090".parse().unwrap(),
+        allowed_hosts: Vec::new(),
+        token: None,
+    });
+    let mut headers = HeaderMap::new();
+    let check =
+        |headers: &HeaderMap| guard.check(RequestKind::Page, &Uri::from_static("/ready"), headers);
+    assert_eq!(check(&headers), Ok(()));
+    headers.append(HOST, HeaderValue::from_static("10.1.2.3"));
+    assert_eq!(check(&headers), Ok(()));
+    headers.append(HOST, HeaderValue::from_static("10.1.2.3"));
+    assert_eq!(check(&headers), Err(GuardFailure::MalformedHost));
 }

@@ -167,8 +167,8 @@ impl UnplacedRequest<'_> {
         };
         match found {
             HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
-            HomePlace::Answered(mut response) => {
-                forwarder.take_ownerless_mark(self.reached.upstreams, response.headers_mut());
+            HomePlace::Answered(response) => {
+                forwarder.learn_modern(self.reached.upstreams, &response);
                 PlacedRequest::Answered(self.watched(response, record))
             }
             HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),
@@ -193,7 +193,10 @@ impl UnplacedRequest<'_> {
             return self.cut(record);
         };
         match answer {
-            Some(response) => PlacedRequest::Answered(self.watched(response, record)),
+            Some(response) => {
+                forwarder.learn_modern(self.reached.upstreams, &response);
+                PlacedRequest::Answered(self.watched(response, record))
+            }
             None if is_paid => PlacedRequest::Here(None, None, None),
             None => PlacedRequest::Here(None, service.admission.due(self.principal.owner()), None),
         }

@@ -4,12 +4,15 @@
 //! outside any transaction, and its result is written before it is checked: it may be the only copy of a rotated
 //! refresh token. Only `invalid_grant` ends a grant, and only if the grant still has the version that was refused.
 
+mod unstored;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use url::Url;
 
+pub(super) use self::unstored::UnstoredGrant;
 use super::super::client_key::ClientProof;
 use super::super::failure::TokenFailure;
 use super::super::server_metadata::ServerMetadata;
@@ -29,9 +32,6 @@ const LIMIT: Duration = Duration::from_secs(45);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A token that another process obtained is used if it lasts at least this long.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pause before the first retry of a write, doubled by each further one; and the number of attempts.
-const WRITE_PAUSE: Duration = Duration::from_millis(200);
-const WRITE_ATTEMPTS: u32 = 8;
 
 /// Why a refresh starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(super) enum RefreshFailure {
     Ended(TokenFailure),
     /// The account is as it was.
     Failed(TokenFailure),
+    /// The server has given the next token, and the database does not take it.
+    Unstored(Box<UnstoredGrant>, TokenFailure),
 }
 
 impl From<TokenFailure> for RefreshFailure {
@@ -64,7 +66,8 @@ impl From<DatabaseError> for RefreshFailure {
 }
 
 /// Outcome of one token request.
-enum Refreshed {
+#[derive(Debug)]
+pub(super) enum Refreshed {
     /// The vault has the new token.
     Written,
     /// The grant was changed meanwhile: read it again.
@@ -138,7 +141,7 @@ async fn ask(
     };
     fault_point::reached("refresh_leased");
     let failure = match account.ask(&asked).await {
-        Ok(issued) => return write(account, grant, (&lease, issued)).await.map(Some),
+        Ok(issued) => return write(account, grant, (lease, issued)).await.map(Some),
         Err(error) => error,
     };
     give_back(account, lease).await;
@@ -195,37 +198,23 @@ async fn parts<'a>(
 async fn write(
     account: &UserAccount,
     grant: &StoredGrant,
-    (lease, issued): (&GrantLease, IssuedToken),
+    (lease, issued): (GrantLease, IssuedToken),
 ) -> Result<Refreshed, RefreshFailure> {
     let record = match grant.record.kind {
         GrantKind::Login => logged_in(&grant.record, issued),
         GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
     };
     fault_point::reached("token_refreshed");
-    let mut pause = WRITE_PAUSE;
-    for attempt in 1.. {
-        match account.vault.leases().finish(lease, &record).await {
-            Ok(Some(_)) => break,
-            Ok(None) => return Ok(Refreshed::Changed),
-            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(error.into()),
-            Err(_) => {
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-        }
+    let unstored = UnstoredGrant {
+        key: grant.key.clone(),
+        before: grant.record.scopes.clone(),
+        lease,
+        record,
+    };
+    match unstored.store(account).await {
+        Ok(refreshed) => refreshed,
+        Err(error) => Err(RefreshFailure::Unstored(Box::new(unstored), error.into())),
     }
-    fault_point::reached("refresh_stored");
-    if record.access_token.is_none() {
-        let why = "the identity provider gave no ID token for a refresh token";
-        return Err(ended(account, grant, ("no_id_token", why)));
-    }
-    account
-        .log
-        .succeeded(&grant.record.scopes, Some(&record.scopes));
-    account
-        .audit
-        .account(audited(AccountEvent::Refreshed, grant));
-    Ok(Refreshed::Written)
 }
 
 /// The grant with the next token; what the response does not name is kept. Spec: RFC 6749 §6
@@ -275,26 +264,30 @@ async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), RefreshFa
         "the authorization server has ended an account: its user is asked again"
     );
     let why = "the authorization server says invalid_grant";
-    Err(ended(account, grant, ("invalid_grant", why)))
+    let ended = ended(
+        account,
+        (&grant.key, &grant.record.issuer),
+        ("invalid_grant", why),
+    );
+    Err(ended)
 }
 
-/// Audits that the account of `grant` has ended.
-fn ended(
+/// Audits that an account at an issuer has ended.
+pub(super) fn ended(
     account: &UserAccount,
-    grant: &StoredGrant,
+    (key, issuer): (&GrantKey, &str),
     (reason, why): (&'static str, &str),
 ) -> RefreshFailure {
-    let record = audited(AccountEvent::Revoked, grant);
+    let record = audited(AccountEvent::Revoked, key, issuer);
     account
         .audit
         .account(record.reason(AuditOutcome::Ok, reason));
     RefreshFailure::Ended(TokenFailure::account_ended(why))
 }
 
-/// The audit record of an event of `grant`.
-fn audited(event: AccountEvent, grant: &StoredGrant) -> AccountRecord {
-    let (owner, upstream) = (grant.key.owner, &grant.key.upstream);
-    AccountRecord::new(event, owner, upstream).server(&grant.record.issuer)
+/// The audit record of an event of an account at an issuer.
+pub(super) fn audited(event: AccountEvent, key: &GrantKey, issuer: &str) -> AccountRecord {
+    AccountRecord::new(event, key.owner, &key.upstream).server(issuer)
 }
 
 /// Removes a registration that its server no longer knows: the next authorization registers the gateway again.

@@ -1,5 +1,6 @@
 //! `TokenRefreshes`: the refreshes of all principals at one upstream, one at a time for each grant.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use moka::sync::Cache;
@@ -9,12 +10,13 @@ use super::super::failure::TokenFailure;
 use super::super::source_state::{Outcome, pause};
 use super::super::user_account::UserAccount;
 use super::held_grants::{HeldGrants, MAX_HELD};
-use super::refresh::{RefreshCause, RefreshFailure, refresh};
+use super::refresh::{RefreshCause, RefreshFailure, UnstoredGrant, refresh};
 use super::state::PrincipalState;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::sync::single_flight::{Follower, Joined, SingleFlight};
+use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::grant_refresh_ended;
 use crate::telemetry::request_tag;
 use crate::telemetry::trace;
@@ -27,6 +29,8 @@ pub(super) struct TokenRefreshes {
     pub(super) held: HeldGrants,
     states: Cache<GrantKey, Arc<Mutex<PrincipalState>>>,
     running: SingleFlight<GrantKey, Outcome>,
+    /// Grants whose next token waits for the database, with the failure for those who need it.
+    unstored: Mutex<HashMap<GrantKey, TokenFailure>>,
 }
 
 impl TokenRefreshes {
@@ -36,6 +40,7 @@ impl TokenRefreshes {
             account,
             states: Cache::new(MAX_HELD),
             running: SingleFlight::default(),
+            unstored: Mutex::default(),
         }
     }
 
@@ -99,13 +104,26 @@ impl TokenRefreshes {
         }
     }
 
-    async fn run(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
+    async fn run(
+        self: &Arc<Self>,
+        key: &GrantKey,
+        seen: (Option<&Secret>, RefreshCause),
+    ) -> Outcome {
+        // The server has ended the refresh token that the database has.
+        let unstored = lock(&self.unstored).get(key).cloned();
+        if let Some(failure) = unstored {
+            return Err(failure);
+        }
         let began = Instant::now();
         let refreshed = refresh(&self.account, key, seen).await;
         let is_audited = matches!(refreshed, Err(RefreshFailure::Ended(_)));
         let outcome = match refreshed {
             Ok(()) => self.read(key).await,
             Err(RefreshFailure::Ended(failure) | RefreshFailure::Failed(failure)) => Err(failure),
+            Err(RefreshFailure::Unstored(unstored, failure)) => {
+                self.store_later(*unstored, failure.clone());
+                Err(failure)
+            }
         };
         let word = outcome
             .as_ref()
@@ -138,6 +156,18 @@ impl TokenRefreshes {
             }
         }
         outcome
+    }
+
+    /// Has the next token of a grant written once the database answers again.
+    fn store_later(self: &Arc<Self>, unstored: UnstoredGrant, failure: TokenFailure) {
+        let own = Arc::clone(self);
+        let why = chain(&failure);
+        lock(&self.unstored).insert(unstored.key.clone(), failure);
+        self.account.tasks.spawn(async move {
+            unstored.store_later(&own.account, &why).await;
+            lock(&own.unstored).remove(&unstored.key);
+            lock(&own.state(&unstored.key)).source.failure = None;
+        });
     }
 
     /// The token of the grant after a refresh.

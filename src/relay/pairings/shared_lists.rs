@@ -251,6 +251,9 @@ async fn sessions_that_are_told_during_a_request_share_the_next_one() {
     let again: Vec<_> = sessions.iter().map(|one| lists.lists(one)).collect();
     all_wait().await;
     assert_eq!(lists.upstream.asked(), 1, "its answer is still to come");
+    lists.upstream.answers.add_permits(1);
+    all_wait().await;
+    assert_eq!(lists.upstream.asked(), 2, "one asks for all");
     lists.upstream.answers.add_permits(ALL);
     let mut of_first = 0;
     for listed in listing {

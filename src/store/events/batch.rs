@@ -129,6 +129,8 @@ fn joined(events: &[LoggedEvent]) -> (Bytes, Box<[usize]>) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::budget::{BudgetHolder, ByteBudget};
 
@@ -163,7 +165,8 @@ mod tests {
     #[test]
     fn payload_in_the_log_keeps_no_lease() {
         let budget = ByteBudget::new(16 << 20, 8 << 20, 1 << 20);
-        let address = BudgetHolder::Address([127, 0, 0, 1].into());
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let address = BudgetHolder::Address(address.into());
         let lease = budget.take(address, 1 << 20).unwrap();
         let event = LoggedEvent::of(lease.hold(Bytes::from(vec![b'x'; 1 << 20])));
         let batch = EventBatch::new(1, Instant::now(), 1, std::slice::from_ref(&event));

@@ -245,6 +245,42 @@ async fn replica_learns_from_the_owner_that_an_upstream_is_modern() {
     two.stop().await;
 }
 
+// The replica that keeps a parked call says so too, in a header that is for replicas alone.
+#[tokio::test]
+async fn client_is_not_told_that_its_parked_call_needs_no_owner() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let modern = HttpStub::start(&["--era", "modern"]).await;
+    let make = || {
+        Setup::open()
+            .toml(&tables(&redis, SECRET, ""))
+            .http("newer", &modern, "")
+    };
+    let [one, two] = pair(make).await;
+    let (here, there) = (user(&one, "/mcp/newer"), user(&two, "/mcp/newer"));
+    // The upstream runs the tool as a task, so that the call that asks waits in one replica.
+    let asked = here.call("errand", json!({"ask": 1})).await.unwrap();
+    let (key, _) = asked["inputRequests"]
+        .as_object()
+        .and_then(|questions| questions.iter().next())
+        .expect("a question");
+    let retry = json!({
+        "name": "errand", "arguments": {"ask": 1}, "requestState": asked["requestState"],
+        "inputResponses": {key: {"action": "accept", "content": {"name": "ada"}}},
+    });
+    let retry = there.request(&json!(5), "tools/call", retry);
+    let answer = there.post(&retry).await.expect(StatusCode::OK).await;
+    assert_eq!(answer.header("drawbridge-ownerless"), None);
+    assert!(answer.text().await.contains("ada"));
+    assert!(
+        forwards(&two, "ok").await > 0.5,
+        "to the keeper of the call"
+    );
+    one.stop().await;
+    two.stop().await;
+}
+
 #[tokio::test]
 async fn implicit_session_at_an_http_upstream_is_continued() {
     let Some(redis) = redis::server(&[]).await else {

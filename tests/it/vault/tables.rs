@@ -1,4 +1,4 @@
-//! The other tables: pending authorizations, lists, registrations, metadata, revocations.
+//! The other tables: pending authorizations, lists, registrations, revocations.
 
 use drawbridge::database::SqlValue;
 use drawbridge::vault::{
@@ -291,41 +291,6 @@ async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
     put("https://newest.test").await;
     assert!(!is_there("https://oldest.test").await);
     assert!(is_there("https://as.test").await && is_there("https://newest.test").await);
-}
-
-#[rstest]
-#[case::sqlite(Backend::Sqlite)]
-#[case::postgres(Backend::Postgres)]
-#[tokio::test]
-async fn metadata_ends_and_is_bounded(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
-        return;
-    };
-    let clock = clock();
-    let vault = db.vault(&["k1"], &clock).await;
-    let url = "https://as.test/.well-known";
-    let put = vault.metadata().put("as", url, b"{}", MINUTE);
-    assert!(put.await.unwrap());
-    let found = vault.metadata().get("as", url).await.unwrap();
-    assert_eq!(found.as_deref(), Some(&b"{}"[..]));
-    assert_eq!(vault.metadata().get("resource", url).await.unwrap(), None);
-    clock.advance(MINUTE);
-    assert_eq!(vault.metadata().get("as", url).await.unwrap(), None);
-    for n in 0..1010 {
-        let url = format!("https://{n}.test");
-        clock.advance(Duration::from_millis(1));
-        vault.metadata().put("as", &url, b"{}", DAY).await.unwrap();
-    }
-    let old = vault.metadata().get("as", "https://5.test").await.unwrap();
-    assert_eq!(old, None);
-    let new = vault
-        .metadata()
-        .get("as", "https://1009.test")
-        .await
-        .unwrap();
-    assert!(new.is_some());
-    let large = vec![0; 1024 * 1024 + 1];
-    assert!(!vault.metadata().put("as", url, &large, DAY).await.unwrap());
 }
 
 #[rstest]

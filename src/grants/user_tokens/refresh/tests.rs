@@ -29,7 +29,7 @@ fn has_ended(outcome: &Result<(), RefreshFailure>) -> bool {
 }
 
 /// The access token that the database has.
-async fn stored(account: &UserAccount) -> Option<String> {
+pub(in super::super) async fn stored(account: &UserAccount) -> Option<String> {
     let grant = account.vault.read_grant(&key()).await.unwrap()?;
     let token = grant.record.access_token?;
     Some(token.expose().to_owned())
@@ -69,6 +69,14 @@ async fn listener() -> (TcpListener, String) {
 
 /// A token endpoint that grants each request with the answer `body`.
 async fn granting(body: &'static str) -> String {
+    granting_after(body, || async {}).await
+}
+
+/// The same; `first` runs before each answer.
+pub(in super::super) async fn granting_after<F: Future<Output = ()> + Send + 'static>(
+    body: &'static str,
+    first: impl Fn() -> F + Send + 'static,
+) -> String {
     let (listener, url) = listener().await;
     let length = body.len();
     let answer = format!(
@@ -82,6 +90,7 @@ async fn granting(body: &'static str) -> String {
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             read_request(&mut client).await;
+            first().await;
             client.write_all(answer.as_bytes()).await.unwrap();
         }
     });
