@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 pub mod demo;
+mod machine;
 mod out;
 mod status;
 mod vault;

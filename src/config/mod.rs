@@ -227,7 +227,8 @@ fn parse_with(
     doubts::check(&config, &report);
     if !report.has_errors() {
         for doubt in look(&config) {
-            report.warning(&doubt.key, doubt.what, Some(&doubt.hint));
+            let hint = Some(&*doubt.hint).filter(|hint| !hint.is_empty());
+            report.warning(&doubt.key, doubt.what, hint);
         }
     }
     let (errors, warnings) = report.into_problems();
