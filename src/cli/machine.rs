@@ -1,12 +1,15 @@
 //! What this machine lacks for a configuration: programs, directories, file descriptors, isolation of children.
 
-use crate::config::{CarrierConfig, Config, ConfigDoubt};
+use std::path::Path;
+
+use crate::config::{CarrierConfig, Config, ConfigDoubt, DatabaseUrl};
 use crate::descriptors::{self, DescriptorFit};
 use crate::process::{ChildIsolation, HostEnvironment, missing};
 
 /// Warnings about `config` on this machine.
 pub(super) fn doubts(config: &Config) -> Vec<ConfigDoubt> {
     let mut doubts = missing_paths(config);
+    doubts.extend(database_directory(config));
     doubts.extend(shortage(config, descriptors::attainable()));
     doubts.extend(exposed_children(config));
     doubts
@@ -28,6 +31,22 @@ fn missing_paths(config: &Config) -> Vec<ConfigDoubt> {
         }
     }
     doubts
+}
+
+/// The directory of an `SQLite` file that has to be made at the start, if it is not there.
+fn database_directory(config: &Config) -> Option<ConfigDoubt> {
+    let DatabaseUrl::Sqlite(file) = &config.database.url else {
+        return None;
+    };
+    let directory = file.parent().filter(|path| *path != Path::new(""))?;
+    if !config.has_user_accounts() || directory.is_dir() {
+        return None;
+    }
+    Some(ConfigDoubt {
+        key: "database.url".to_owned(),
+        what: format!("there is no directory {}", directory.display()),
+        hint: "create it, for the user of the gateway alone: the start makes the file, and no directory".to_owned(),
+    })
 }
 
 /// Fewer file descriptors than the configuration may use.

@@ -110,3 +110,15 @@ async fn lack_of_descriptors_is_a_warning_like_any_other() {
     let elsewhere = few(&["--assume-env", "--strict"]).await;
     assert_eq!(elsewhere.status.code(), Some(0), "{}", said(&elsewhere));
 }
+
+#[tokio::test]
+async fn directory_of_the_database_is_missed_before_the_start() {
+    let database = "[database]\nurl = \"sqlite:/opt/nope/a.db\"\n[upstreams.there]\n";
+    let account = "url = \"https://a.test/mcp\"\n[upstreams.there.auth]\nkind = \"user_key\"\n";
+    let output = check(&format!("{database}{account}"), &[]).await;
+    let place = "gateway.toml:4:7: database.url: there is no directory /opt/nope";
+    assert!(said(&output).contains(place), "{}", said(&output));
+    // Without accounts no database is made.
+    let output = check(&format!("{database}command = \"sh\"\n"), &["--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
