@@ -47,7 +47,7 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
     let name = file.to_string_lossy();
     let environment = |name: &str| {
         let known = config::process_environment(name);
-        known.or_else(|| how.reach.assume_env.then(|| placeholder(name)))
+        known.or_else(|| how.reach.assume_env.then(|| config::placeholder(name)))
     };
     let look = |config: &Config| {
         if how.reach.assume_env {
@@ -140,18 +140,6 @@ fn report(
         members.insert("logins".to_owned(), json!(asked.logins));
     }
     report
-}
-
-/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`; that of a
-/// database if the name says so.
-fn placeholder(name: &str) -> String {
-    if name.contains("DATABASE") || name.contains("POSTGRES") {
-        return "postgres://placeholder.example.com/placeholder".to_owned();
-    }
-    if name.ends_with("URL") || name.ends_with("ENDPOINT") {
-        return "https://placeholder.example.com".to_owned();
-    }
-    format!("placeholder-for-the-variable-{name}")
 }
 
 fn as_json(problem: &ConfigProblem) -> Value {

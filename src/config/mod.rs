@@ -65,7 +65,7 @@ pub use log_levels::LogLevels;
 pub use login_types::{LoginConfig, LoginToken};
 pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
 pub use reference::reference;
-pub use source::{OWN_PROGRAM, VariableSource, process_environment};
+pub use source::{OWN_PROGRAM, VariableSource, placeholder, process_environment};
 pub use types::*;
 pub use units::is_loopback;
 pub use upstream_types::*;
