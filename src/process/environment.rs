@@ -84,10 +84,21 @@ impl HostEnvironment {
     /// None can be; the error is that of the last.
     pub fn state_dir(&self) -> io::Result<&Path> {
         let mut refused = io::Error::from(io::ErrorKind::NotFound);
-        for dir in &self.state_dirs {
+        for (index, dir) in self.state_dirs.iter().enumerate() {
             match private_dir(dir) {
-                Ok(()) => return Ok(dir),
-                Err(error) => refused = error,
+                Ok(()) if index == 0 => return Ok(dir),
+                Ok(()) => {
+                    tracing::warn!(
+                        directory = %dir.display(),
+                        refused = %refused,
+                        "database and key of the vault are not where they should be"
+                    );
+                    return Ok(dir);
+                }
+                Err(error) => {
+                    let text = format!("{}: {error}", dir.display());
+                    refused = io::Error::new(error.kind(), text);
+                }
             }
         }
         Err(refused)
@@ -238,6 +249,7 @@ mod tests {
     use super::*;
     use crate::call::Principal;
     use crate::process::home_dirs::HomeDirs;
+    use crate::telemetry::captured::LogCapture;
 
     fn carrier() -> StdioCarrier {
         StdioCarrier {
@@ -329,6 +341,29 @@ mod tests {
         carrier.cwd = Some("/work".into());
         let all = ["/opt/server", "/opt/server", "/srv/data", "/work", own];
         assert_eq!(paths(&carrier, &home), all);
+    }
+
+    #[test]
+    fn state_directory_that_is_passed_over_is_logged() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good");
+        let mut host = HostEnvironment::current();
+        host.state_dirs = vec!["/proc/one".into(), good.clone()];
+        let caught = LogCapture::begin();
+        assert_eq!(host.state_dir().unwrap(), good);
+        let lines = caught.of_level("WARN");
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        assert_eq!(line["directory"], good.to_str().unwrap());
+        let refused = line["refused"].as_str().unwrap();
+        assert!(refused.starts_with("/proc/one: "), "{line}");
+        host.state_dirs.remove(0);
+        host.state_dir().unwrap();
+        assert_eq!(caught.of_level("WARN").len(), 1, "the first one is usable");
+        host.state_dirs = vec!["/proc/one".into()];
+        let error = host.state_dir().unwrap_err().to_string();
+        assert!(error.starts_with("/proc/one: "), "{error}");
     }
 
     #[test]

@@ -107,7 +107,16 @@ impl HomeDirs {
         let mut refused = Vec::new();
         for directory in candidates {
             match Self::share_of(directory) {
-                Ok(homes) => return Ok(Arc::new(homes)),
+                Ok(homes) => {
+                    if !refused.is_empty() {
+                        tracing::warn!(
+                            directory = %homes.root.display(),
+                            refused = refused.join("; "),
+                            "homes of children are not where they should be"
+                        );
+                    }
+                    return Ok(Arc::new(homes));
+                }
                 Err(error) => refused.push(format!("{}: {error}", directory.display())),
             }
         }
@@ -222,6 +231,7 @@ impl Drop for HomeDir {
 mod tests {
     use super::*;
     use crate::call::Principal;
+    use crate::telemetry::captured::LogCapture;
 
     fn owner(name: &str) -> OwnerKey {
         Principal::new("i", name, "", Vec::new(), None).owner()
@@ -299,6 +309,28 @@ mod tests {
         let homes = HomeDirs::open(&candidates).unwrap();
         assert!(homes.root().starts_with(&candidates[1]));
         assert!(HomeDirs::open(&candidates[..1]).is_err());
+    }
+
+    #[test]
+    fn directory_that_is_passed_over_is_logged() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good");
+        let caught = LogCapture::begin();
+        HomeDirs::open(&["/proc/one".into(), good.clone()]).unwrap();
+        let lines = caught.of_level("WARN");
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        assert_eq!(
+            line["message"],
+            "homes of children are not where they should be"
+        );
+        let refused = line["refused"].as_str().unwrap();
+        assert!(refused.starts_with("/proc/one: "), "{line}");
+        let taken = line["directory"].as_str().unwrap();
+        assert!(Path::new(taken).starts_with(&good), "{line}");
+        HomeDirs::open(&[good]).unwrap();
+        assert_eq!(caught.of_level("WARN").len(), 1, "the first one was usable");
     }
 
     #[test]
