@@ -96,17 +96,24 @@ fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Re
     let fenced = if cluster.fenced { "fenced, " } else { "" };
     let node = &cluster.node;
     writeln!(f, "\nreplica {node}: {fenced}{lease}, Redis {redis}")?;
-    let mut table = TextTable::new(["REPLICA", "ADDRESS", "VERSION", "CONFIGURATION"]);
+    let head = ["REPLICA", "ADDRESS", "VERSION", "STATE", "CONFIGURATION"];
+    let mut table = TextTable::new(head);
     for replica in &cluster.replicas {
         let configuration = if replica.same_configuration {
             "same"
         } else {
             "differs"
         };
+        let state = if replica.draining {
+            "draining"
+        } else {
+            "serving"
+        };
         let cells = [
             replica.node.clone(),
             replica.address.clone(),
             replica.version.clone(),
+            state.to_owned(),
             configuration.to_owned(),
         ];
         table.row(cells, None);
@@ -306,7 +313,7 @@ mod tests {
             address: "10.0.0.7:8090".into(),
             version: "1.2.3".into(),
             is_self,
-            draining: false,
+            draining: !is_self,
             same_configuration: is_self,
         }
     }
@@ -357,9 +364,9 @@ https://auth.example.com  -     -
   cause:  no route (2026-11-23T20:03:00Z)
 
 replica 0000002a: fenced, lease for 4000 ms, Redis connected
-REPLICA   ADDRESS        VERSION  CONFIGURATION
-0000002a  10.0.0.7:8090  1.2.3    same
-0000002b  10.0.0.7:8090  1.2.3    differs
+REPLICA   ADDRESS        VERSION  STATE     CONFIGURATION
+0000002a  10.0.0.7:8090  1.2.3    serving   same
+0000002b  10.0.0.7:8090  1.2.3    draining  differs
 ";
         assert_eq!(status.to_string(), expected);
         assert!(!status.is_well());
