@@ -24,6 +24,15 @@ pub enum DurableError {
     /// The database.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// A file that is no database, or cannot be written to.
+    #[error("the database {}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: DatabaseError,
+    },
     /// The keys of the configuration.
     #[error("keys.vault")]
     Keys(#[from] VaultKeyError),
@@ -52,7 +61,7 @@ impl DurableError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Database(error) => error.is_configuration(),
+            Self::Database(error) | Self::File { error, .. } => error.is_configuration(),
             Self::Keys(_) | Self::LostKey(_) => true,
             Self::StateDirectory(_) | Self::KeyFile { .. } => false,
         }
@@ -109,9 +118,13 @@ pub async fn migrate(
     host: &HostEnvironment,
 ) -> Result<(String, MigrationResult), DurableError> {
     let place = place(config, host)?;
-    let database = Database::connect(&place).await?;
-    let result = database.migrate().await?;
-    database.close().await;
+    let migrated = async {
+        let database = Database::connect(&place).await?;
+        let result = database.migrate().await?;
+        database.close().await;
+        Ok(result)
+    };
+    let result = migrated.await.map_err(|error| at(&place, error))?;
     let name = match place {
         DatabasePlace::Sqlite(path) => path.display().to_string(),
         DatabasePlace::Postgres(_) => "PostgreSQL".to_owned(),
@@ -125,7 +138,8 @@ async fn open(
     place: &DatabasePlace,
     lost: LostKey,
 ) -> Result<Vault, DurableError> {
-    let database = Database::open(place).await?;
+    let database = Database::open(place).await;
+    let database = database.map_err(|error| at(place, error))?;
     if let DatabasePlace::Sqlite(path) = place
         && database::is_in_memory(path)
     {
@@ -147,6 +161,17 @@ async fn open(
     let vault = Vault::new(database, VaultKeys::new(&keys)?, Arc::new(SystemClock));
     vault.listing().report_missing_keys().await?;
     Ok(vault)
+}
+
+/// `error`, with the file unless it names that itself.
+fn at(place: &DatabasePlace, error: DatabaseError) -> DurableError {
+    match place {
+        DatabasePlace::Sqlite(path) if !matches!(error, DatabaseError::File { .. }) => {
+            let path = path.clone();
+            DurableError::File { path, error }
+        }
+        DatabasePlace::Sqlite(_) | DatabasePlace::Postgres(_) => error.into(),
+    }
 }
 
 /// Where the database is or is to be.

@@ -128,3 +128,29 @@ async fn taken_port_is_named_by_its_key() {
         );
     }
 }
+
+#[tokio::test]
+async fn file_that_is_no_database_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = dir.path().join("a.db");
+    std::fs::write(&database, "no database at all ".repeat(100)).unwrap();
+    let file = dir.path().join("gateway.toml");
+    let text = "[auth]\nmode = \"none\"\n[database]\nurl = \"sqlite:a.db\"\n[upstreams.a]\ncommand = \"sh\"\n";
+    std::fs::write(&file, text).unwrap();
+    for command in ["serve", "migrate"] {
+        let ended = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+            .args([command, "--config"])
+            .arg(&file)
+            .env("XDG_STATE_HOME", dir.path())
+            .kill_on_drop(true)
+            .output();
+        let ended = within("the end of the command", ended).await.unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        let named = format!("the database {}: the database failed: ", database.display());
+        assert!(
+            said.contains(&named) && said.contains("file is not a database"),
+            "{said}"
+        );
+    }
+}
