@@ -1,6 +1,7 @@
 //! The composition root: configuration in, a serving gateway out. The only module that names
 //! concrete parts.
 
+mod asked_stores;
 pub mod asking;
 pub mod durable;
 mod listening;

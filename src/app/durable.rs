@@ -132,6 +132,24 @@ pub async fn migrate(
     Ok((name, result))
 }
 
+/// Whether the database can be used as the start needs it, where it is a server; `None` where it is a file. Changes nothing.
+///
+/// # Errors
+/// See [`DatabaseError`].
+pub(super) async fn ask_server(config: &Config) -> Option<Result<(), DatabaseError>> {
+    let DatabaseUrl::Postgres(url) = &config.database.url else {
+        return None;
+    };
+    let opened = Database::open(&DatabasePlace::Postgres(url.clone())).await;
+    Some(match opened {
+        Ok(database) => {
+            database.close().await;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    })
+}
+
 async fn open(
     config: &Config,
     host: &HostEnvironment,

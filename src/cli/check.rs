@@ -36,8 +36,9 @@ struct ReachReport {
     /// limits of this machine are not looked at.
     #[arg(long)]
     assume_env: bool,
-    /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, and finds out where accounts
-    /// and logins are to be had. Starts the programs of stdio upstreams, and ends them. Exits with 1 where one fails.
+    /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, finds out where accounts
+    /// and logins are to be had, and connects to Redis and `PostgreSQL`. Starts the programs of stdio upstreams, and ends
+    /// them. Exits with 1 where one fails.
     #[arg(long, conflicts_with_all = ["assume_env", "reference"])]
     online: bool,
 }
@@ -138,6 +139,7 @@ fn report(
         members.insert("issuers".to_owned(), json!(asked.issuers));
         members.insert("upstreams".to_owned(), json!(asked.upstreams));
         members.insert("logins".to_owned(), json!(asked.logins));
+        members.insert("stores".to_owned(), json!(asked.stores));
     }
     report
 }

@@ -69,17 +69,32 @@ impl Display for AskedOnce {
         }
         write!(f, "{upstreams}")?;
         write_issuers(f, &self.issuers)?;
-        if self.logins.is_empty() {
-            return Ok(());
-        }
-        let mut logins = TextTable::new(["LOGIN AT", "STATE"]);
-        for login in &self.logins {
-            let state = login.cause.as_ref().map_or("possible", |_| "impossible");
-            let cells = [login.issuer.clone(), state.to_owned()];
-            logins.row(cells, login.cause.as_ref());
-        }
-        write!(f, "\n{logins}")
+        let logins = self.logins.iter();
+        let logins = logins.map(|one| (&one.issuer, one.cause.as_ref()));
+        write_asked(f, "LOGIN AT", ["possible", "impossible"], logins)?;
+        let stores = self.stores.iter();
+        let stores = stores.map(|one| (&one.name, one.cause.as_ref()));
+        write_asked(f, "STORE", ["usable", "unusable"], stores)
     }
+}
+
+/// Writes a table of names and states after an empty line, nothing where there are none; `states` are without and with a
+/// cause.
+fn write_asked<'a>(
+    f: &mut fmt::Formatter<'_>,
+    head: &str,
+    [well, ill]: [&str; 2],
+    asked: impl ExactSizeIterator<Item = (&'a String, Option<&'a CauseStatus>)>,
+) -> fmt::Result {
+    if asked.len() == 0 {
+        return Ok(());
+    }
+    let mut table = TextTable::new([head, "STATE"]);
+    for (name, cause) in asked {
+        let state = cause.map_or(well, |_| ill);
+        table.row([name.clone(), state.to_owned()], cause);
+    }
+    write!(f, "\n{table}")
 }
 
 /// Writes the replicas, after an empty line.
@@ -274,8 +289,8 @@ impl<const N: usize> Display for TextTable<N> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        AskedLogin, AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus,
-        IssuerStatus, ReplicaStatus, UpstreamState, UpstreamStatus,
+        AskedLogin, AskedOnce, AskedStore, AskedUpstream, CauseStatus, ClusterStatus,
+        GatewayStatus, IssuerStatus, ReplicaStatus, UpstreamState, UpstreamStatus,
     };
 
     fn upstream(name: &str, state: UpstreamState) -> UpstreamStatus {
@@ -410,6 +425,10 @@ REPLICA   ADDRESS        VERSION  STATE     CONFIGURATION
                 issuer: "https://auth.example.com".into(),
                 cause: Some(cause("no metadata", None)),
             }],
+            stores: vec![AskedStore {
+                name: "Redis".into(),
+                cause: None,
+            }],
             doubts: Vec::new(),
         };
         let expected = "\
@@ -425,6 +444,9 @@ https://auth.example.com  2     1 s ago
 LOGIN AT                  STATE
 https://auth.example.com  impossible
   cause:  no metadata (2026-11-23T20:03:00Z)
+
+STORE  STATE
+Redis  usable
 ";
         assert_eq!(asked.to_string(), expected);
         let json = serde_json::to_value(&asked).unwrap();
