@@ -165,8 +165,8 @@ pub(super) fn secrets<'a>(
     inherited.chain(configured.map(|value| value.expose().into()))
 }
 
-/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
-/// directory are no paths: a package may have such a name.
+/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories, among them the root of
+/// homes and package caches. Names without a directory are no paths: a package may have such a name.
 pub(super) fn paths(carrier: &StdioCarrier, home: &HomeDir) -> Vec<String> {
     let command = Path::new(&carrier.command);
     // A relative path is tied to our own directory before it is run.
@@ -177,7 +177,7 @@ pub(super) fn paths(carrier: &StdioCarrier, home: &HomeDir) -> Vec<String> {
         .cwd
         .clone()
         .into_iter()
-        .chain([home.path().to_owned()]);
+        .chain([home.path(), home.root()].map(Path::to_owned));
     command
         .filter(|_| carrier.command.contains('/'))
         .chain(arguments.filter(|path| path.is_absolute()))
@@ -332,15 +332,26 @@ mod tests {
         let homes = HomeDirs::open(&[directory.path().to_owned()]).unwrap();
         let home = homes.home(Principal::anonymous().owner(), "up");
         let own = home.path().to_str().unwrap();
+        let root = homes.root().to_str().unwrap();
         let mut carrier = carrier();
         carrier.args = ["@scope/package", "/srv/data", "https://a/b"]
             .map(str::to_owned)
             .into();
-        assert_eq!(paths(&carrier, &home), ["/srv/data", own]);
+        assert_eq!(paths(&carrier, &home), ["/srv/data", own, root]);
         carrier.command = "/opt/server".to_owned();
         carrier.cwd = Some("/work".into());
-        let all = ["/opt/server", "/opt/server", "/srv/data", "/work", own];
+        let all = [
+            "/opt/server",
+            "/opt/server",
+            "/srv/data",
+            "/work",
+            own,
+            root,
+        ];
         assert_eq!(paths(&carrier, &home), all);
+        for (_, cache) in home.caches() {
+            assert!(cache.starts_with(root), "{}", cache.display());
+        }
     }
 
     #[test]

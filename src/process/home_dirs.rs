@@ -198,6 +198,11 @@ impl HomeDir {
         &self.path
     }
 
+    /// The directory that all homes and caches are below.
+    pub(super) fn root(&self) -> &Path {
+        self.homes.root()
+    }
+
     /// Creates the directory and those of the package caches. Blocks.
     pub(super) fn create(&self) -> io::Result<()> {
         private_dir(&self.path)?;
