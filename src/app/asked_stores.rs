@@ -37,7 +37,10 @@ async fn ask_redis(config: &Config) -> Option<(AskedStore, Option<ConfigDoubt>)>
         ),
         hint: "set maxmemory-policy noeviction".to_owned(),
     });
-    Some((store("Redis", asked, redis_remedy), doubt))
+    Some((
+        store("Redis", asked, |failure| Some(failure.remedy())),
+        doubt,
+    ))
 }
 
 fn store<T, E: std::error::Error>(
@@ -53,18 +56,6 @@ fn store<T, E: std::error::Error>(
         name: name.to_owned(),
         cause: cause.snapshot().map(Into::into),
     }
-}
-
-fn redis_remedy(failure: &RedisFailure) -> Option<&'static str> {
-    Some(match failure {
-        RedisFailure::NoMaster(_) => "correct the name of the master in `cluster.redis`",
-        RedisFailure::NotWritable(_) => {
-            "name the master in `cluster.redis`, or wait until it has loaded its data"
-        }
-        _ => {
-            "start Redis where `cluster.redis` says, or correct its address, user, password or certificates there"
-        }
-    })
 }
 
 fn server_remedy(error: &DatabaseError) -> Option<&'static str> {
