@@ -5,15 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use url::Url;
+
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::clock::SystemClock;
 use crate::config::{Config, DatabaseUrl};
 use crate::database::{self, Database, DatabaseError, DatabasePlace, MigrationResult};
 use crate::process::HostEnvironment;
+use crate::secret::Secret;
 use crate::vault::{GrantKey, Vault, VaultKeyError, VaultKeys, has_grants, key_file};
 
 /// The database, below the state directory.
 const DATABASE: &str = "drawbridge.db";
+/// Default port of `PostgreSQL`.
+const POSTGRES_PORT: u16 = 5432;
 /// The key of the vault, below the state directory.
 const KEY: &str = "vault.key";
 
@@ -24,11 +29,11 @@ pub enum DurableError {
     /// The database.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// A file that is no database, or cannot be written to.
-    #[error("the database {}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
+    /// It cannot be opened.
+    #[error("the database {name}")]
+    Open {
+        /// The file, or host and port of the server.
+        name: String,
         /// Why.
         #[source]
         error: DatabaseError,
@@ -61,7 +66,7 @@ impl DurableError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Database(error) | Self::File { error, .. } => error.is_configuration(),
+            Self::Database(error) | Self::Open { error, .. } => error.is_configuration(),
             Self::Keys(_) | Self::LostKey(_) => true,
             Self::StateDirectory(_) | Self::KeyFile { .. } => false,
         }
@@ -181,14 +186,27 @@ async fn open(
     Ok(vault)
 }
 
-/// `error`, with the file unless it names that itself.
+/// `error`, with the file unless it names that itself, or with host and port of the server.
 fn at(place: &DatabasePlace, error: DatabaseError) -> DurableError {
-    match place {
-        DatabasePlace::Sqlite(path) if !matches!(error, DatabaseError::File { .. }) => {
-            let path = path.clone();
-            DurableError::File { path, error }
+    let name = match place {
+        DatabasePlace::Sqlite(_) if matches!(error, DatabaseError::File { .. }) => {
+            return error.into();
         }
-        DatabasePlace::Sqlite(_) | DatabasePlace::Postgres(_) => error.into(),
+        DatabasePlace::Sqlite(path) => path.display().to_string(),
+        DatabasePlace::Postgres(url) => server_name(url),
+    };
+    DurableError::Open { name, error }
+}
+
+/// Host and port of a server, and no more of its URL.
+fn server_name(url: &Secret) -> String {
+    let url = Url::parse(url.expose()).ok();
+    match url.as_ref().and_then(Url::host_str) {
+        Some(host) if !host.is_empty() => {
+            let port = url.as_ref().and_then(Url::port).unwrap_or(POSTGRES_PORT);
+            format!("at {host}:{port}")
+        }
+        _ => "of database.url".to_owned(),
     }
 }
 
@@ -213,4 +231,31 @@ fn own_key(host: &HostEnvironment) -> Result<PathBuf, DurableError> {
 
 fn state_dir(host: &HostEnvironment) -> Result<&Path, DurableError> {
     host.state_dir().map_err(DurableError::StateDirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        "postgres://gate:hunter2@db.test/gate?sslmode=require",
+        "the database at db.test:5432"
+    )]
+    #[case(
+        "postgresql://gate:hunter2@[::1]:6000/gate",
+        "the database at [::1]:6000"
+    )]
+    #[case(
+        "postgres:///gate?host=/run/postgresql&password=hunter2",
+        "the database of database.url"
+    )]
+    fn server_is_named_by_host_and_port(#[case] url: &str, #[case] named: &str) {
+        let place = DatabasePlace::Postgres(Secret::new(url));
+        let error = at(&place, DatabaseError::Malformed);
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert_eq!(text, format!("{named}: a row of the database is malformed"));
+    }
 }
