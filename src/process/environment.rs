@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::{HomeDir, is_ours, private_dir};
+use super::home_dirs::{HomeDir, is_ours, log_passed_over, private_dir};
 use crate::config::StdioCarrier;
 use crate::secret::Secret;
 use crate::telemetry::redact::{cut, is_secret_name};
@@ -88,11 +88,9 @@ impl HostEnvironment {
             match private_dir(dir) {
                 Ok(()) if index == 0 => return Ok(dir),
                 Ok(()) => {
-                    tracing::warn!(
-                        directory = %dir.display(),
-                        refused = %refused,
-                        "database and key of the vault are not where they should be"
-                    );
+                    let is_last = index + 1 == self.state_dirs.len();
+                    let contents = "database and key of the vault";
+                    log_passed_over(contents, dir, &refused.to_string(), is_last);
                     return Ok(dir);
                 }
                 Err(error) => {

@@ -43,6 +43,22 @@ pub(super) fn is_ours(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid)
 }
 
+/// Logs that `contents` are in `directory`, as the candidates before it are `refused`: a warning for the last one, the
+/// temporary directory, which may be emptied at any time.
+pub(super) fn log_passed_over(contents: &str, directory: &Path, refused: &str, is_last: bool) {
+    let directory = directory.display();
+    if is_last {
+        tracing::warn!(
+            contents,
+            %directory,
+            refused,
+            "state is kept in the temporary directory, which may be emptied: the state directory cannot be used"
+        );
+    } else {
+        tracing::info!(contents, %directory, refused, "another state directory is used");
+    }
+}
+
 /// Tries while the last holder's guardian is still at work.
 const TRIES: u32 = 100;
 
@@ -109,10 +125,12 @@ impl HomeDirs {
             match Self::share_of(directory) {
                 Ok(homes) => {
                     if !refused.is_empty() {
-                        tracing::warn!(
-                            directory = %homes.root.display(),
-                            refused = refused.join("; "),
-                            "homes of children are not where they should be"
+                        let is_last = refused.len() + 1 == candidates.len();
+                        log_passed_over(
+                            "homes of children",
+                            directory,
+                            &refused.join("; "),
+                            is_last,
                         );
                     }
                     return Ok(Arc::new(homes));
@@ -321,21 +339,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let good = directory.path().join("good");
         let caught = LogCapture::begin();
-        HomeDirs::open(&["/proc/one".into(), good.clone()]).unwrap();
-        let lines = caught.of_level("WARN");
+        let candidates = [
+            "/proc/one".into(),
+            good.clone(),
+            directory.path().join("last"),
+        ];
+        let homes = HomeDirs::open(&candidates).unwrap();
+        assert!(homes.root().starts_with(&good));
+        let lines = caught.of_level("INFO");
         let [line] = &lines[..] else {
             panic!("one line: {lines:?}")
         };
-        assert_eq!(
-            line["message"],
-            "homes of children are not where they should be"
-        );
         let refused = line["refused"].as_str().unwrap();
         assert!(refused.starts_with("/proc/one: "), "{line}");
-        let taken = line["directory"].as_str().unwrap();
-        assert!(Path::new(taken).starts_with(&good), "{line}");
-        HomeDirs::open(&[good]).unwrap();
-        assert_eq!(caught.of_level("WARN").len(), 1, "the first one was usable");
+        assert_eq!(line["contents"], "homes of children");
+        assert_eq!(line["directory"], good.to_str().unwrap());
+        assert!(caught.of_level("WARN").is_empty());
+        HomeDirs::open(&candidates[..2]).unwrap();
+        assert_eq!(caught.of_level("WARN").len(), 1, "the last one");
+        HomeDirs::open(&candidates[1..]).unwrap();
+        let lines = [caught.of_level("INFO"), caught.of_level("WARN")].concat();
+        assert_eq!(lines.len(), 2, "the first one was usable");
     }
 
     #[test]
