@@ -1,8 +1,10 @@
 //! The composition root: configuration in, a serving gateway out. The only module that names
 //! concrete parts.
 
+mod asked_stores;
 pub mod asking;
 pub mod durable;
+mod listening;
 mod replica;
 mod shared_stores;
 mod started;
@@ -25,7 +27,6 @@ use crate::connect::{ConnectPages, ConnectParts};
 use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
-use crate::downstream::listener::Listener;
 use crate::downstream::{AdoptionStores, McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
 use crate::grants::revocation::{UserAccounts, revoke_queued};
@@ -96,8 +97,9 @@ async fn serve(
     let tasks = TaskSpawner::new();
     let vault = durable::open_if_there(&config, &host, durable::LostKey::Replaced).await;
     let vault = vault.context("durable data")?;
-    let listener = Listener::bind(&config.server, config.limits.headers)?;
-    let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
+    let headers = config.limits.headers;
+    let listener = listening::bind("server.listen", &config.server, headers)?;
+    let admin = listening::bind("admin.listen", &admin_listener(&config), headers)?.for_operators();
     // Before the chosen port is named, by which replicas may differ.
     let joined = replica::join(&config, &tasks).await.context("cluster")?;
     name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::asked::{AskedLogin, AskedOnce, AskedUpstream};
+pub use self::asked::{AskedLogin, AskedOnce, AskedStore, AskedUpstream};
 use crate::cause::ErrorCause;
 
 /// The state of a gateway at one moment. Texts are single lines.

@@ -1,4 +1,4 @@
-//! `check --online`: the parts of a gateway without its ports, and one look at every issuer and upstream through them.
+//! `check --online`: the parts of a gateway without its ports, and one look at every issuer, upstream and store through them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::{AssembledApp, assemble};
+use super::{AssembledApp, asked_stores, assemble};
 use crate::auth::accepts_issuer;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, CarrierConfig, Config, ConfigDoubt};
@@ -21,7 +21,9 @@ use crate::process::{self, HostEnvironment};
 use crate::protocol::methods::ListKind;
 use crate::runtime::lifecycle::{ProcessSignals, TaskSpawner};
 use crate::runtime::workers;
-use crate::status::{AskedLogin, AskedOnce, AskedUpstream, UpstreamState, UpstreamStatus};
+use crate::status::{
+    AskedLogin, AskedOnce, AskedStore, AskedUpstream, UpstreamState, UpstreamStatus,
+};
 use crate::telemetry;
 
 /// For the lists of an upstream, on top of its `connect_timeout`.
@@ -51,6 +53,7 @@ type ListLengths = Result<Vec<(ListKind, usize)>, Fault>;
 struct CheckAnswers {
     listed: HashMap<Arc<str>, ListLengths>,
     logins: Vec<AskedLogin>,
+    stores: Vec<AskedStore>,
     doubts: Vec<ConfigDoubt>,
 }
 
@@ -138,10 +141,14 @@ impl ProbeContext {
         });
         let issuers = self.parts.service.auth.ask_issuers();
         let logins = connect::ask_logins(&self.config);
-        let (listed, (), (logins, doubts)) = tokio::join!(join_all(upstreams), issuers, logins);
+        let stores = asked_stores::ask(&self.config);
+        let (listed, (), (logins, mut doubts), (stores, doubt)) =
+            tokio::join!(join_all(upstreams), issuers, logins, stores);
+        doubts.extend(doubt);
         CheckAnswers {
             listed: listed.into_iter().collect(),
             logins,
+            stores,
             doubts,
         }
     }
@@ -200,6 +207,7 @@ impl ProbeContext {
         let CheckAnswers {
             mut listed,
             logins,
+            stores,
             doubts,
         } = found;
         let upstreams = self.parts.upstreams.status(SystemClock.now(), None);
@@ -223,6 +231,7 @@ impl ProbeContext {
             issuers: self.parts.service.auth.status(),
             upstreams: upstreams.collect(),
             logins,
+            stores,
             doubts,
         }
     }

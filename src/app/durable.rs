@@ -5,15 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use url::Url;
+
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::clock::SystemClock;
 use crate::config::{Config, DatabaseUrl};
 use crate::database::{self, Database, DatabaseError, DatabasePlace, MigrationResult};
 use crate::process::HostEnvironment;
+use crate::secret::Secret;
 use crate::vault::{GrantKey, Vault, VaultKeyError, VaultKeys, has_grants, key_file};
 
 /// The database, below the state directory.
 const DATABASE: &str = "drawbridge.db";
+/// Default port of `PostgreSQL`.
+const POSTGRES_PORT: u16 = 5432;
 /// The key of the vault, below the state directory.
 const KEY: &str = "vault.key";
 
@@ -24,6 +29,15 @@ pub enum DurableError {
     /// The database.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// It cannot be opened.
+    #[error("the database {name}")]
+    Open {
+        /// The file, or host and port of the server.
+        name: String,
+        /// Why.
+        #[source]
+        error: DatabaseError,
+    },
     /// The keys of the configuration.
     #[error("keys.vault")]
     Keys(#[from] VaultKeyError),
@@ -52,7 +66,7 @@ impl DurableError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Database(error) => error.is_configuration(),
+            Self::Database(error) | Self::Open { error, .. } => error.is_configuration(),
             Self::Keys(_) | Self::LostKey(_) => true,
             Self::StateDirectory(_) | Self::KeyFile { .. } => false,
         }
@@ -109,14 +123,36 @@ pub async fn migrate(
     host: &HostEnvironment,
 ) -> Result<(String, MigrationResult), DurableError> {
     let place = place(config, host)?;
-    let database = Database::connect(&place).await?;
-    let result = database.migrate().await?;
-    database.close().await;
+    let migrated = async {
+        let database = Database::connect(&place).await?;
+        let result = database.migrate().await?;
+        database.close().await;
+        Ok(result)
+    };
+    let result = migrated.await.map_err(|error| at(&place, error))?;
     let name = match place {
         DatabasePlace::Sqlite(path) => path.display().to_string(),
         DatabasePlace::Postgres(_) => "PostgreSQL".to_owned(),
     };
     Ok((name, result))
+}
+
+/// Whether the database can be used as the start needs it, where it is a server; `None` where it is a file. Changes nothing.
+///
+/// # Errors
+/// See [`DatabaseError`].
+pub(super) async fn ask_server(config: &Config) -> Option<Result<(), DatabaseError>> {
+    let DatabaseUrl::Postgres(url) = &config.database.url else {
+        return None;
+    };
+    let opened = Database::open(&DatabasePlace::Postgres(url.clone())).await;
+    Some(match opened {
+        Ok(database) => {
+            database.close().await;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    })
 }
 
 async fn open(
@@ -125,7 +161,8 @@ async fn open(
     place: &DatabasePlace,
     lost: LostKey,
 ) -> Result<Vault, DurableError> {
-    let database = Database::open(place).await?;
+    let database = Database::open(place).await;
+    let database = database.map_err(|error| at(place, error))?;
     if let DatabasePlace::Sqlite(path) = place
         && database::is_in_memory(path)
     {
@@ -149,6 +186,30 @@ async fn open(
     Ok(vault)
 }
 
+/// `error`, with the file unless it names that itself, or with host and port of the server.
+fn at(place: &DatabasePlace, error: DatabaseError) -> DurableError {
+    let name = match place {
+        DatabasePlace::Sqlite(_) if matches!(error, DatabaseError::File { .. }) => {
+            return error.into();
+        }
+        DatabasePlace::Sqlite(path) => path.display().to_string(),
+        DatabasePlace::Postgres(url) => server_name(url),
+    };
+    DurableError::Open { name, error }
+}
+
+/// Host and port of a server, and no more of its URL.
+fn server_name(url: &Secret) -> String {
+    let url = Url::parse(url.expose()).ok();
+    match url.as_ref().and_then(Url::host_str) {
+        Some(host) if !host.is_empty() => {
+            let port = url.as_ref().and_then(Url::port).unwrap_or(POSTGRES_PORT);
+            format!("at {host}:{port}")
+        }
+        _ => "of database.url".to_owned(),
+    }
+}
+
 /// Where the database is or is to be.
 fn place(config: &Config, host: &HostEnvironment) -> Result<DatabasePlace, DurableError> {
     Ok(match &config.database.url {
@@ -170,4 +231,31 @@ fn own_key(host: &HostEnvironment) -> Result<PathBuf, DurableError> {
 
 fn state_dir(host: &HostEnvironment) -> Result<&Path, DurableError> {
     host.state_dir().map_err(DurableError::StateDirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        "postgres://gate:hunter2@db.test/gate?sslmode=require",
+        "the database at db.test:5432"
+    )]
+    #[case(
+        "postgresql://gate:hunter2@[::1]:6000/gate",
+        "the database at [::1]:6000"
+    )]
+    #[case(
+        "postgres:///gate?host=/run/postgresql&password=hunter2",
+        "the database of database.url"
+    )]
+    fn server_is_named_by_host_and_port(#[case] url: &str, #[case] named: &str) {
+        let place = DatabasePlace::Postgres(Secret::new(url));
+        let error = at(&place, DatabaseError::Malformed);
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert_eq!(text, format!("{named}: a row of the database is malformed"));
+    }
 }

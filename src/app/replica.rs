@@ -10,6 +10,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
+use super::listening;
 use crate::clock::SystemClock;
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, Config, HttpServerConfig};
@@ -36,7 +37,8 @@ pub(super) async fn join(
         return Ok(None);
     };
     let internal = internal_listener(&config.server, settings.listen);
-    let reserved = ReservedAddress::bind(settings.listen)?;
+    let reserved = ReservedAddress::bind(settings.listen);
+    let reserved = reserved.map_err(|error| listening::refused("cluster.listen", error))?;
     let address = match &settings.advertise {
         Some(address) => address.clone(),
         None => own_address(settings, reserved.local_addr()).await?,

@@ -8,15 +8,12 @@ use clap::Args;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{BAD_CONFIG, LogOptions, out, refuse, with_levels};
+use super::{BAD_CONFIG, LogOptions, machine, out, refuse, with_levels};
 use crate::app::asking::{self, ProbeOutcome};
 use crate::budget::ProcessBound;
-use crate::config::{
-    self, AccountKind, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem,
-};
+use crate::config::{self, AccountKind, AuthMode, CarrierConfig, Config, ConfigProblem};
 use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
-use crate::process::{ChildIsolation, HostEnvironment, missing};
 use crate::status::AskedOnce;
 
 /// How a configuration is judged.
@@ -35,12 +32,13 @@ pub(super) struct CheckOptions {
 // How far a check goes. No doc comment: it would stand in for that of the command.
 #[derive(Debug, Clone, Copy, Args)]
 struct ReachReport {
-    /// Takes variables that are not set for set: for machines that do not have the secrets. Programs and
-    /// directories are not looked for.
+    /// Takes variables that are not set for set: for machines that do not have the secrets. Programs, directories and
+    /// limits of this machine are not looked at.
     #[arg(long)]
     assume_env: bool,
-    /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, and finds out where accounts
-    /// and logins are to be had. Starts the programs of stdio upstreams, and ends them. Exits with 1 where one fails.
+    /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, finds out where accounts
+    /// and logins are to be had, and connects to Redis and `PostgreSQL`. Starts the programs of stdio upstreams, and ends
+    /// them. Exits with 1 where one fails.
     #[arg(long, conflicts_with_all = ["assume_env", "reference"])]
     online: bool,
 }
@@ -50,13 +48,13 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
     let name = file.to_string_lossy();
     let environment = |name: &str| {
         let known = config::process_environment(name);
-        known.or_else(|| how.reach.assume_env.then(|| placeholder(name)))
+        known.or_else(|| how.reach.assume_env.then(|| config::placeholder(name)))
     };
     let look = |config: &Config| {
         if how.reach.assume_env {
             Vec::new()
         } else {
-            missing_of(config)
+            machine::doubts(config)
         }
     };
     let loaded = with_levels(config::load_with(file, &environment, &look), log);
@@ -81,17 +79,6 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
                 out::complain(&format!("warning: {warning}"));
             }
             let fit = DescriptorFit::new(&config, descriptors::attainable());
-            if let Some(complaint) = fit.complaint() {
-                out::complain(&format!("warning: started like this, {complaint}"));
-            }
-            if config.upstreams.iter().any(|one| one.carrier.is_stdio()) {
-                let isolation = ChildIsolation::available(config.stdio.trust_children);
-                let of_accounts = config.has_child_accounts();
-                let of_accounts = of_accounts.then(|| isolation.account_complaint()).flatten();
-                for complaint in isolation.complaint().into_iter().chain(of_accounts) {
-                    out::complain(&format!("warning: on this machine, {complaint}"));
-                }
-            }
             let summary = summary(&name, &config);
             out::say(summary.trim_end());
             out::say(&format!("\nfile descriptors\n  {}", fit.summary()));
@@ -152,38 +139,9 @@ fn report(
         members.insert("issuers".to_owned(), json!(asked.issuers));
         members.insert("upstreams".to_owned(), json!(asked.upstreams));
         members.insert("logins".to_owned(), json!(asked.logins));
+        members.insert("stores".to_owned(), json!(asked.stores));
     }
     report
-}
-
-/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`; that of a
-/// database if the name says so.
-fn placeholder(name: &str) -> String {
-    if name.contains("DATABASE") || name.contains("POSTGRES") {
-        return "postgres://placeholder.example.com/placeholder".to_owned();
-    }
-    if name.ends_with("URL") || name.ends_with("ENDPOINT") {
-        return "https://placeholder.example.com".to_owned();
-    }
-    format!("placeholder-for-the-variable-{name}")
-}
-
-/// Programs and directories of stdio upstreams that are not on this machine.
-fn missing_of(config: &Config) -> Vec<ConfigDoubt> {
-    let host = HostEnvironment::current();
-    let mut doubts = Vec::new();
-    for upstream in &config.upstreams {
-        if let CarrierConfig::Stdio(carrier) = &upstream.carrier {
-            for one in missing(&host.environment, carrier) {
-                doubts.push(ConfigDoubt {
-                    key: format!("upstreams.{}.{}", upstream.name, one.key),
-                    what: one.what,
-                    hint: one.remedy.to_owned(),
-                });
-            }
-        }
-    }
-    doubts
 }
 
 fn as_json(problem: &ConfigProblem) -> Value {

@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 pub mod demo;
+mod machine;
 mod out;
 mod status;
 mod vault;
@@ -49,8 +50,8 @@ enum Command {
     },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
     ///
-    /// Exit code 0: it can be used, and with `--online` all is well. 1: with `--online` an issuer or an upstream fails,
-    /// or with `--strict` there is a warning. 2: wrong options. 78: the configuration cannot be used.
+    /// Exit code 0: it can be used, and with `--online` all is well. 1: with `--online` an issuer, an upstream or a
+    /// database fails, or with `--strict` there is a warning. 2: wrong options. 78: the configuration cannot be used.
     Check {
         /// The configuration.
         #[arg(

@@ -7,8 +7,10 @@ use super::account_types::{
     EgressAllow, EgressConfig, LoginAccountConfig, TokenPlace, UpstreamAuth, UserAccountConfig,
     UserKeyConfig,
 };
+use super::files;
 use super::reader::ConfigSection;
 use super::report::join;
+use super::source;
 use super::token_place;
 use super::units;
 use crate::secret::Secret;
@@ -286,7 +288,18 @@ pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<C
         )
         .optional_secret("{ file = \"client-key.pem\" }");
     let present = |secret: Option<Secret>| secret.filter(|secret| !secret.expose().is_empty());
-    match (present(secret), present(key)) {
+    let key = present(key);
+    if key
+        .as_ref()
+        .is_some_and(|key| !source::is_placeholder(key) && !files::is_signing_key(key))
+    {
+        let what =
+            "is no private key in PKCS #8 (\"BEGIN PRIVATE KEY\") for RSA, P-256, P-384 or Ed25519";
+        let hint =
+            "openssl pkcs8 -topk8 -nocrypt -in key.pem writes a key of another form in this one";
+        s.error("private_key", what, Some(hint));
+    }
+    match (present(secret), key) {
         (Some(secret), None) => Some(ClientKey::Secret(secret)),
         (None, Some(key)) => Some(ClientKey::PrivateKey(key)),
         (Some(_), Some(_)) => {

@@ -330,8 +330,8 @@ pub(super) fn read_text<T>(
     };
     match parse(&text) {
         Ok(value) => Some(value),
-        // Quotes the text of the file, not the values of its variables; and no URL with credentials.
-        Err(what) if raw.contains('@') => {
+        // Quotes the text of the file, not the values of its variables; and no URL that may hold credentials or a query.
+        Err(what) if raw.contains(['@', '?']) => {
             report.error(path, what, None);
             None
         }

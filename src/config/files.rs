@@ -3,14 +3,19 @@
 //! The parts that use a file read it again later. Validation here finds errors that would prevent the start: `check`
 //! reports them, and `serve` names the key.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use crate::secret::Secret;
 
 /// Reads the certificates of a PEM file; at least one.
 ///
@@ -63,23 +68,54 @@ pub(super) fn anchors(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file holds a JWK set with at least one key. The use of its keys is checked later.
+/// Whether a file holds a JWK set with a key for signatures of tokens.
 ///
 /// # Errors
 /// Why it does not.
 pub(super) fn key_set(path: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
-    struct ConfigDocument {
-        keys: Vec<IgnoredAny>,
+    struct KeySetDocument<'a> {
+        #[serde(borrow)]
+        keys: Vec<&'a RawValue>,
     }
     let text = std::fs::read(path).map_err(|error| unreadable(&error))?;
-    match serde_json::from_slice::<ConfigDocument>(&text) {
+    match serde_json::from_slice::<KeySetDocument<'_>>(&text) {
         Ok(document) if document.keys.is_empty() => {
             Err("holds no key, so that every token would be refused".to_owned())
+        }
+        Ok(document) if !document.keys.iter().any(|key| may_verify(key.get())) => {
+            let what = "holds no public key that verifies signatures (RSA, P-256, P-384 or Ed25519), so that every token \
+                        would be refused";
+            Err(what.to_owned())
         }
         Ok(_) => Ok(()),
         Err(_) => Err("is no JWK set, such as {\"keys\": […]}".to_owned()),
     }
+}
+
+/// Whether an element of a JWK set is a public key that may verify signatures. `auth` looks closer at the start.
+fn may_verify(json: &str) -> bool {
+    serde_json::from_str::<Jwk>(json).is_ok_and(|key| {
+        let is_secret = matches!(key.algorithm, AlgorithmParameters::OctetKey(_));
+        let usage = key.common.public_key_use.as_ref();
+        let is_for_signatures = usage.is_none_or(|usage| *usage == PublicKeyUse::Signature);
+        !is_secret && is_for_signatures && DecodingKey::from_jwk(&key).is_ok()
+    })
+}
+
+/// Whether `pem` is a private key that signs assertions of a client.
+pub(super) fn is_signing_key(pem: &Secret) -> bool {
+    let pem = pem.expose().as_bytes();
+    let signs = |key: &EncodingKey, algorithm| {
+        jsonwebtoken::encode(&Header::new(algorithm), &BTreeMap::<&str, &str>::new(), key).is_ok()
+    };
+    if EncodingKey::from_rsa_pem(pem).is_ok() {
+        return true;
+    }
+    if let Ok(key) = EncodingKey::from_ec_pem(pem) {
+        return signs(&key, Algorithm::ES256) || signs(&key, Algorithm::ES384);
+    }
+    EncodingKey::from_ed_pem(pem).is_ok_and(|key| signs(&key, Algorithm::EdDSA))
 }
 
 fn not_pem(error: Error, what: &str) -> String {
@@ -100,8 +136,13 @@ mod tests {
 
     use crate::config::load;
 
-    /// Validates a file with these lines, in a folder with `cert.pem`, `key.pem`, `other.pem`, `keys.json`,
-    /// `no-keys.json`, `empty.json` and the folder `folder`; returns the errors.
+    /// A public key of RFC 7515, A.3.
+    const PUBLIC: &str = r#"{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+        "y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}"#;
+
+    /// Validates a file with these lines, in a folder with `cert.pem`, `key.pem`, `other.pem`, `sec1.pem`, `keys.json`,
+    /// `no-keys.json`, `useless.json` (a part of a key, a symmetric one, one for encryption), `empty.json` and the folder
+    /// `folder`; returns the errors.
     fn errors(lines: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let made = || generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -110,7 +151,24 @@ mod tests {
             ("cert.pem", one.cert.pem()),
             ("key.pem", one.signing_key.serialize_pem()),
             ("other.pem", other.signing_key.serialize_pem()),
-            ("keys.json", r#"{"keys":[{"kty":"EC"}]}"#.to_owned()),
+            // What `openssl ecparam -genkey` writes begins like this.
+            (
+                "sec1.pem",
+                one.signing_key
+                    .serialize_pem()
+                    .replace("PRIVATE KEY", "EC PRIVATE KEY"),
+            ),
+            (
+                "keys.json",
+                format!(r#"{{"keys":[{{"kty":"EC"}},{PUBLIC}]}}"#),
+            ),
+            (
+                "useless.json",
+                format!(
+                    r#"{{"keys":[{{"kty":"EC"}},{{"kty":"oct","k":"c2VjcmV0"}},{}]}}"#,
+                    PUBLIC.replacen('{', r#"{"use":"enc","#, 1)
+                ),
+            ),
             ("no-keys.json", r#"{"keys":[]}"#.to_owned()),
             ("empty.json", String::new()),
             ("gateway.toml", lines.to_owned()),
@@ -164,13 +222,30 @@ mod tests {
     #[rstest]
     #[case("keys.json", "")]
     #[case("no-keys.json", "jwks_file: holds no key")]
+    #[case(
+        "useless.json",
+        "jwks_file: holds no public key that verifies signatures"
+    )]
     #[case("empty.json", "jwks_file: is no JWK set")]
     #[case("cert.pem", "jwks_file: is no JWK set")]
     #[case("folder", "jwks_file: cannot be read: Is a directory")]
-    fn a_key_file_that_holds_no_key_set_is_refused(#[case] file: &str, #[case] said: &str) {
+    fn a_key_file_that_verifies_no_token_is_refused(#[case] file: &str, #[case] said: &str) {
         let errors = errors(&format!(
             "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://i.test\"\n\
              jwks_file = \"{file}\"\n[upstreams.a]\ncommand = \"x\"\n"
+        ));
+        assert!(errors.contains(said), "{errors}");
+        assert_eq!(errors.is_empty(), said.is_empty(), "{errors}");
+    }
+
+    #[rstest]
+    #[case("key.pem", "")]
+    #[case("cert.pem", "auth.private_key: is no private key in PKCS #8")]
+    #[case("sec1.pem", "auth.private_key: is no private key in PKCS #8")]
+    fn key_that_signs_no_assertion_is_refused(#[case] file: &str, #[case] said: &str) {
+        let errors = errors(&format!(
+            "[auth]\nmode = \"none\"\n[upstreams.a]\nurl = \"https://a.test/mcp\"\n[upstreams.a.auth]\n\
+             kind = \"client_credentials\"\nclient_id = \"gw\"\nprivate_key = {{ file = \"{file}\" }}\n"
         ));
         assert!(errors.contains(said), "{errors}");
         assert_eq!(errors.is_empty(), said.is_empty(), "{errors}");

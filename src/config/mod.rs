@@ -65,7 +65,7 @@ pub use log_levels::LogLevels;
 pub use login_types::{LoginConfig, LoginToken};
 pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
 pub use reference::reference;
-pub use source::{OWN_PROGRAM, VariableSource, process_environment};
+pub use source::{OWN_PROGRAM, VariableSource, placeholder, process_environment};
 pub use types::*;
 pub use units::is_loopback;
 pub use upstream_types::*;
@@ -227,7 +227,8 @@ fn parse_with(
     doubts::check(&config, &report);
     if !report.has_errors() {
         for doubt in look(&config) {
-            report.warning(&doubt.key, doubt.what, Some(&doubt.hint));
+            let hint = Some(&*doubt.hint).filter(|hint| !hint.is_empty());
+            report.warning(&doubt.key, doubt.what, hint);
         }
     }
     let (errors, warnings) = report.into_problems();

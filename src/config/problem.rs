@@ -26,7 +26,7 @@ pub struct ConfigDoubt {
     pub key: String,
     /// The warning.
     pub what: String,
-    /// The remedy.
+    /// The remedy; empty where `what` has it.
     pub hint: String,
 }
 

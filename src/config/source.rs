@@ -30,6 +30,27 @@ pub fn process_environment(name: &str) -> Option<String> {
     value
 }
 
+/// How the placeholder of a secret begins.
+const PLACEHOLDER: &str = "placeholder-for-the-variable-";
+
+/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`; that of a
+/// database if the name says so.
+#[must_use]
+pub fn placeholder(name: &str) -> String {
+    if name.contains("DATABASE") || name.contains("POSTGRES") {
+        return "postgres://placeholder.example.com/placeholder".to_owned();
+    }
+    if name.ends_with("URL") || name.ends_with("ENDPOINT") {
+        return "https://placeholder.example.com".to_owned();
+    }
+    format!("{PLACEHOLDER}{name}")
+}
+
+/// Whether `secret` is the [`placeholder`] of a variable: its form says nothing.
+pub(super) fn is_placeholder(secret: &Secret) -> bool {
+    secret.expose().starts_with(PLACEHOLDER)
+}
+
 /// A file being read.
 pub(super) struct ConfigSource<'s> {
     /// Path of the file, as the operator named it.

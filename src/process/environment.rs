@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::{HomeDir, is_ours, log_skipped, private_dir};
+use super::home_dirs::{HomeDir, is_ours, log_passed_over, private_dir};
 use crate::config::StdioCarrier;
 use crate::secret::Secret;
 use crate::telemetry::redact::{cut, is_secret_name};
@@ -84,12 +84,18 @@ impl HostEnvironment {
     /// None can be; the error is that of the last.
     pub fn state_dir(&self) -> io::Result<&Path> {
         let mut refused = io::Error::from(io::ErrorKind::NotFound);
-        for dir in &self.state_dirs {
+        for (index, dir) in self.state_dirs.iter().enumerate() {
             match private_dir(dir) {
-                Ok(()) => return Ok(dir),
+                Ok(()) if index == 0 => return Ok(dir),
+                Ok(()) => {
+                    let is_last = index + 1 == self.state_dirs.len();
+                    let contents = "database and key of the vault";
+                    log_passed_over(contents, dir, &refused.to_string(), is_last);
+                    return Ok(dir);
+                }
                 Err(error) => {
-                    log_skipped(dir, &error);
-                    refused = error;
+                    let text = format!("{}: {error}", dir.display());
+                    refused = io::Error::new(error.kind(), text);
                 }
             }
         }
@@ -157,8 +163,8 @@ pub(super) fn secrets<'a>(
     inherited.chain(configured.map(|value| value.expose().into()))
 }
 
-/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
-/// directory are no paths: a package may have such a name.
+/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories, among them the root of
+/// homes and package caches. Names without a directory are no paths: a package may have such a name.
 pub(super) fn paths(carrier: &StdioCarrier, home: &HomeDir) -> Vec<String> {
     let command = Path::new(&carrier.command);
     // A relative path is tied to our own directory before it is run.
@@ -169,7 +175,7 @@ pub(super) fn paths(carrier: &StdioCarrier, home: &HomeDir) -> Vec<String> {
         .cwd
         .clone()
         .into_iter()
-        .chain([home.path().to_owned()]);
+        .chain([home.path(), home.root()].map(Path::to_owned));
     command
         .filter(|_| carrier.command.contains('/'))
         .chain(arguments.filter(|path| path.is_absolute()))
@@ -241,6 +247,7 @@ mod tests {
     use super::*;
     use crate::call::Principal;
     use crate::process::home_dirs::HomeDirs;
+    use crate::telemetry::captured::LogCapture;
 
     fn carrier() -> StdioCarrier {
         StdioCarrier {
@@ -323,15 +330,49 @@ mod tests {
         let homes = HomeDirs::open(&[directory.path().to_owned()]).unwrap();
         let home = homes.home(Principal::anonymous().owner(), "up");
         let own = home.path().to_str().unwrap();
+        let root = homes.root().to_str().unwrap();
         let mut carrier = carrier();
         carrier.args = ["@scope/package", "/srv/data", "https://a/b"]
             .map(str::to_owned)
             .into();
-        assert_eq!(paths(&carrier, &home), ["/srv/data", own]);
+        assert_eq!(paths(&carrier, &home), ["/srv/data", own, root]);
         carrier.command = "/opt/server".to_owned();
         carrier.cwd = Some("/work".into());
-        let all = ["/opt/server", "/opt/server", "/srv/data", "/work", own];
+        let all = [
+            "/opt/server",
+            "/opt/server",
+            "/srv/data",
+            "/work",
+            own,
+            root,
+        ];
         assert_eq!(paths(&carrier, &home), all);
+        for (_, cache) in home.caches() {
+            assert!(cache.starts_with(root), "{}", cache.display());
+        }
+    }
+
+    #[test]
+    fn state_directory_that_is_passed_over_is_logged() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good");
+        let mut host = HostEnvironment::current();
+        host.state_dirs = vec!["/proc/one".into(), good.clone()];
+        let caught = LogCapture::begin();
+        assert_eq!(host.state_dir().unwrap(), good);
+        let lines = caught.of_level("WARN");
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        assert_eq!(line["directory"], good.to_str().unwrap());
+        let refused = line["refused"].as_str().unwrap();
+        assert!(refused.starts_with("/proc/one: "), "{line}");
+        host.state_dirs.remove(0);
+        host.state_dir().unwrap();
+        assert_eq!(caught.of_level("WARN").len(), 1, "the first one is usable");
+        host.state_dirs = vec!["/proc/one".into()];
+        let error = host.state_dir().unwrap_err().to_string();
+        assert!(error.starts_with("/proc/one: "), "{error}");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use aws_lc_rs::digest::{SHA256, digest};
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::sync::keyed_counter::KeyedCounter;
-use crate::telemetry::chain::chain;
 
 /// Where the homes are, below the root.
 const HOMES: &str = "homes";
@@ -29,12 +28,7 @@ pub(super) fn private_dir(path: &Path) -> io::Result<()> {
         .create(path)?;
     let found = std::fs::symlink_metadata(path)?;
     if !is_ours(path) {
-        let what = if found.is_symlink() {
-            "is a symbolic link, which is not followed"
-        } else {
-            "is not a directory of ours"
-        };
-        let text = format!("{} {what}", path.display());
+        let text = format!("{} is not a directory of ours", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     if found.mode() & 0o077 != 0 {
@@ -43,19 +37,26 @@ pub(super) fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the operator that a state directory cannot be used, and that the next one is tried.
-pub(super) fn log_skipped(directory: &Path, error: &io::Error) {
-    tracing::warn!(
-        directory = %directory.display(),
-        error = chain(error),
-        "a state directory cannot be used: the next one is tried"
-    );
-}
-
 /// Whether `path` is a directory that belongs to our user: in the temporary directory anyone could have made it.
 pub(super) fn is_ours(path: &Path) -> bool {
     let uid = rustix::process::getuid().as_raw();
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid)
+}
+
+/// Logs that `contents` are in `directory`, as the candidates before it are `refused`: a warning for the last one, the
+/// temporary directory, which may be emptied at any time.
+pub(super) fn log_passed_over(contents: &str, directory: &Path, refused: &str, is_last: bool) {
+    let directory = directory.display();
+    if is_last {
+        tracing::warn!(
+            contents,
+            %directory,
+            refused,
+            "state is kept in the temporary directory, which may be emptied: the state directory cannot be used"
+        );
+    } else {
+        tracing::info!(contents, %directory, refused, "another state directory is used");
+    }
 }
 
 /// Tries while the last holder's guardian is still at work.
@@ -122,11 +123,19 @@ impl HomeDirs {
         let mut refused = Vec::new();
         for directory in candidates {
             match Self::share_of(directory) {
-                Ok(homes) => return Ok(Arc::new(homes)),
-                Err(error) => {
-                    log_skipped(directory, &error);
-                    refused.push(format!("{}: {error}", directory.display()));
+                Ok(homes) => {
+                    if !refused.is_empty() {
+                        let is_last = refused.len() + 1 == candidates.len();
+                        log_passed_over(
+                            "homes of children",
+                            directory,
+                            &refused.join("; "),
+                            is_last,
+                        );
+                    }
+                    return Ok(Arc::new(homes));
                 }
+                Err(error) => refused.push(format!("{}: {error}", directory.display())),
             }
         }
         let refused = refused.join("; ");
@@ -205,6 +214,11 @@ impl HomeDir {
     /// The directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The directory that all homes and caches are below.
+    pub(super) fn root(&self) -> &Path {
+        self.homes.root()
     }
 
     /// Creates the directory and those of the package caches. Blocks.
@@ -321,19 +335,39 @@ mod tests {
     }
 
     #[test]
+    fn directory_that_is_passed_over_is_logged() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = directory.path().join("good");
+        let caught = LogCapture::begin();
+        let candidates = [
+            "/proc/one".into(),
+            good.clone(),
+            directory.path().join("last"),
+        ];
+        let homes = HomeDirs::open(&candidates).unwrap();
+        assert!(homes.root().starts_with(&good));
+        let lines = caught.of_level("INFO");
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        let refused = line["refused"].as_str().unwrap();
+        assert!(refused.starts_with("/proc/one: "), "{line}");
+        assert_eq!(line["contents"], "homes of children");
+        assert_eq!(line["directory"], good.to_str().unwrap());
+        assert!(caught.of_level("WARN").is_empty());
+        HomeDirs::open(&candidates[..2]).unwrap();
+        assert_eq!(caught.of_level("WARN").len(), 1, "the last one");
+        HomeDirs::open(&candidates[1..]).unwrap();
+        let lines = [caught.of_level("INFO"), caught.of_level("WARN")].concat();
+        assert_eq!(lines.len(), 2, "the first one was usable");
+    }
+
+    #[test]
     fn a_link_is_not_taken_for_a_directory_of_ours() {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        let captured = LogCapture::begin();
-        let candidates = [link, directory.path().join("good")];
-        let homes = HomeDirs::open(&candidates).unwrap();
-        assert!(homes.root().starts_with(&candidates[1]));
-        let warned = captured.of_level("WARN");
-        assert_eq!(warned.len(), 1, "{warned:?}");
-        assert_eq!(warned[0]["directory"], *candidates[0].to_str().unwrap());
-        let error = warned[0]["error"].as_str().unwrap();
-        assert!(error.contains("symbolic link"), "{error}");
+        assert!(HomeDirs::open(&[link]).is_err());
     }
 
     #[test]

@@ -97,6 +97,13 @@ impl RedisConnector {
         })
     }
 
+    /// Host and port of each configured node, for log lines.
+    pub(super) fn nodes(&self) -> String {
+        let nodes = self.config.nodes.iter();
+        let nodes: Vec<_> = nodes.map(|(host, port)| format!("{host}:{port}")).collect();
+        nodes.join(", ")
+    }
+
     /// Connects to a server or a Cluster that can be written to; also its `INFO`, or that of all masters.
     ///
     /// # Errors

@@ -68,6 +68,20 @@ impl RedisFailure {
         }
     }
 
+    /// What helps where a connection cannot be made.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoMaster(_) => "correct the name of the master in `cluster.redis`",
+            Self::NotWritable(_) => {
+                "name the master in `cluster.redis`, or wait until it has loaded its data"
+            }
+            _ => {
+                "start Redis where `cluster.redis` says, or correct its address, user, password or certificates there"
+            }
+        }
+    }
+
     /// Whether the command may have run.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {

@@ -47,7 +47,12 @@ pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
             Err(failure) => {
                 COUNTERS.redis_connects_failed.add(1);
                 if !std::mem::replace(&mut is_down, true) {
-                    tracing::warn!(error = chain(&failure), "Redis cannot be reached");
+                    tracing::warn!(
+                        nodes = connector.nodes(),
+                        error = chain(&failure),
+                        remedy = failure.remedy(),
+                        "Redis cannot be reached"
+                    );
                 }
             }
         }
@@ -65,5 +70,54 @@ fn report(infos: &[ServerInfo]) {
             remedy = "set maxmemory-policy noeviction",
             "Redis evicts keys when its memory is full: sessions would be lost"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::{RedisConfig, RedisTopology};
+    use crate::secret::Secret;
+    use crate::telemetry::captured::LogCapture;
+
+    #[tokio::test]
+    async fn unreachable_redis_is_named_with_a_remedy() {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = closed.local_addr().unwrap().port();
+        drop(closed);
+        let config = RedisConfig {
+            topology: RedisTopology::Single,
+            nodes: vec![("127.0.0.1".to_owned(), port)],
+            database: 0,
+            user: None,
+            password: Some(Secret::new("hunter2")),
+            tls: false,
+            ca: None,
+            identity: None,
+        };
+        let connector = RedisConnector::new(&config).unwrap();
+        let caught = LogCapture::begin();
+        let logged = async {
+            while caught.of_level("WARN").is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let kept = Box::pin(keep(connector, Arc::new(SharedLink::new("test", 1))));
+        let first = timeout(Duration::from_secs(10), async {
+            tokio::select! {
+                () = kept => {}
+                () = logged => {}
+            }
+        });
+        first.await.expect("a line");
+        let line = caught.of_level("WARN").remove(0);
+        assert_eq!(line["nodes"], format!("127.0.0.1:{port}"));
+        let remedy = line["remedy"].as_str().unwrap();
+        assert!(remedy.contains("cluster.redis"), "{line}");
+        assert!(!line.to_string().contains("hunter2"), "{line}");
     }
 }

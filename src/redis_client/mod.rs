@@ -27,12 +27,27 @@ pub use self::failure::RedisFailure;
 pub use self::link::RedisServer;
 use self::link::SharedLink;
 pub use self::script::RedisScript;
+use self::server_info::ServerInfo;
 use crate::config::RedisConfig;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, redis_command_ended};
 
 /// Commands under way at once; more are refused.
 pub const MAX_COMMANDS: usize = 4096;
+
+/// Connects once: the policy by which Redis evicts keys when its memory is full; `None` where it evicts none.
+///
+/// # Errors
+/// Redis cannot be reached, refuses the login, or cannot be written to.
+///
+/// # Cancel safety
+/// Nothing is changed.
+pub async fn evicting_policy(config: &RedisConfig) -> Result<Option<String>, RedisFailure> {
+    let connector = connect::RedisConnector::new(config)?;
+    let (_, infos) = connector.connect().await?;
+    let policy = infos.iter().find_map(ServerInfo::evicting_policy);
+    Ok(policy.map(str::to_owned))
+}
 
 /// A handle; clones share the connection.
 #[derive(Debug, Clone)]

@@ -16,6 +16,8 @@ pub struct AskedOnce {
     pub upstreams: Vec<AskedUpstream>,
     /// Every login for the connect pages, in the order of the configuration.
     pub logins: Vec<AskedLogin>,
+    /// The servers that keep data of the gateway.
+    pub stores: Vec<AskedStore>,
     /// Doubts about the configuration that the answers raise.
     #[serde(skip)]
     pub doubts: Vec<ConfigDoubt>,
@@ -27,6 +29,15 @@ pub struct AskedLogin {
     /// Where people log in.
     pub issuer: String,
     /// Why they could not; absent where its metadata has all that is needed.
+    pub cause: Option<CauseStatus>,
+}
+
+/// A server that keeps data of the gateway.
+#[derive(Debug, Clone, Serialize)]
+pub struct AskedStore {
+    /// `Redis` or `PostgreSQL`.
+    pub name: String,
+    /// Why it cannot be used; absent where it can.
     pub cause: Option<CauseStatus>,
 }
 
@@ -45,7 +56,8 @@ pub struct AskedUpstream {
 }
 
 impl AskedOnce {
-    /// Whether every upstream that could be opened is up, every account can be had, and no issuer and no login has a cause.
+    /// Whether every upstream that could be opened is up, every account can be had, and no issuer, login or store has a
+    /// cause.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let is_up = |one: &AskedUpstream| one.is_unopened || one.status.state == UpstreamState::Up;
@@ -58,5 +70,6 @@ impl AskedOnce {
             .all(|one| is_up(one) && has_account(one))
             && self.issuers.iter().all(|one| one.cause.is_none())
             && self.logins.iter().all(|one| one.cause.is_none())
+            && self.stores.iter().all(|one| one.cause.is_none())
     }
 }

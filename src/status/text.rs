@@ -69,17 +69,32 @@ impl Display for AskedOnce {
         }
         write!(f, "{upstreams}")?;
         write_issuers(f, &self.issuers)?;
-        if self.logins.is_empty() {
-            return Ok(());
-        }
-        let mut logins = TextTable::new(["LOGIN AT", "STATE"]);
-        for login in &self.logins {
-            let state = login.cause.as_ref().map_or("possible", |_| "impossible");
-            let cells = [login.issuer.clone(), state.to_owned()];
-            logins.row(cells, login.cause.as_ref());
-        }
-        write!(f, "\n{logins}")
+        let logins = self.logins.iter();
+        let logins = logins.map(|one| (&one.issuer, one.cause.as_ref()));
+        write_asked(f, "LOGIN AT", ["possible", "impossible"], logins)?;
+        let stores = self.stores.iter();
+        let stores = stores.map(|one| (&one.name, one.cause.as_ref()));
+        write_asked(f, "STORE", ["usable", "unusable"], stores)
     }
+}
+
+/// Writes a table of names and states after an empty line, nothing where there are none; `states` are without and with a
+/// cause.
+fn write_asked<'a>(
+    f: &mut fmt::Formatter<'_>,
+    head: &str,
+    [well, ill]: [&str; 2],
+    asked: impl ExactSizeIterator<Item = (&'a String, Option<&'a CauseStatus>)>,
+) -> fmt::Result {
+    if asked.len() == 0 {
+        return Ok(());
+    }
+    let mut table = TextTable::new([head, "STATE"]);
+    for (name, cause) in asked {
+        let state = cause.map_or(well, |_| ill);
+        table.row([name.clone(), state.to_owned()], cause);
+    }
+    write!(f, "\n{table}")
 }
 
 /// Writes the replicas, after an empty line.
@@ -96,17 +111,24 @@ fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Re
     let fenced = if cluster.fenced { "fenced, " } else { "" };
     let node = &cluster.node;
     writeln!(f, "\nreplica {node}: {fenced}{lease}, Redis {redis}")?;
-    let mut table = TextTable::new(["REPLICA", "ADDRESS", "VERSION", "CONFIGURATION"]);
+    let head = ["REPLICA", "ADDRESS", "VERSION", "STATE", "CONFIGURATION"];
+    let mut table = TextTable::new(head);
     for replica in &cluster.replicas {
         let configuration = if replica.same_configuration {
             "same"
         } else {
             "differs"
         };
+        let state = if replica.draining {
+            "draining"
+        } else {
+            "serving"
+        };
         let cells = [
             replica.node.clone(),
             replica.address.clone(),
             replica.version.clone(),
+            state.to_owned(),
             configuration.to_owned(),
         ];
         table.row(cells, None);
@@ -267,8 +289,8 @@ impl<const N: usize> Display for TextTable<N> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        AskedLogin, AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus,
-        IssuerStatus, ReplicaStatus, UpstreamState, UpstreamStatus,
+        AskedLogin, AskedOnce, AskedStore, AskedUpstream, CauseStatus, ClusterStatus,
+        GatewayStatus, IssuerStatus, ReplicaStatus, UpstreamState, UpstreamStatus,
     };
 
     fn upstream(name: &str, state: UpstreamState) -> UpstreamStatus {
@@ -306,7 +328,7 @@ mod tests {
             address: "10.0.0.7:8090".into(),
             version: "1.2.3".into(),
             is_self,
-            draining: false,
+            draining: !is_self,
             same_configuration: is_self,
         }
     }
@@ -357,9 +379,9 @@ https://auth.example.com  -     -
   cause:  no route (2026-11-23T20:03:00Z)
 
 replica 0000002a: fenced, lease for 4000 ms, Redis connected
-REPLICA   ADDRESS        VERSION  CONFIGURATION
-0000002a  10.0.0.7:8090  1.2.3    same
-0000002b  10.0.0.7:8090  1.2.3    differs
+REPLICA   ADDRESS        VERSION  STATE     CONFIGURATION
+0000002a  10.0.0.7:8090  1.2.3    serving   same
+0000002b  10.0.0.7:8090  1.2.3    draining  differs
 ";
         assert_eq!(status.to_string(), expected);
         assert!(!status.is_well());
@@ -403,6 +425,10 @@ REPLICA   ADDRESS        VERSION  CONFIGURATION
                 issuer: "https://auth.example.com".into(),
                 cause: Some(cause("no metadata", None)),
             }],
+            stores: vec![AskedStore {
+                name: "Redis".into(),
+                cause: None,
+            }],
             doubts: Vec::new(),
         };
         let expected = "\
@@ -418,6 +444,9 @@ https://auth.example.com  2     1 s ago
 LOGIN AT                  STATE
 https://auth.example.com  impossible
   cause:  no metadata (2026-11-23T20:03:00Z)
+
+STORE  STATE
+Redis  usable
 ";
         assert_eq!(asked.to_string(), expected);
         let json = serde_json::to_value(&asked).unwrap();

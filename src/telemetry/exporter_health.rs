@@ -13,6 +13,7 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tracing::Metadata;
+use url::Url;
 
 use crate::lock::lock;
 use crate::telemetry::chain::chain;
@@ -25,6 +26,8 @@ const SAY_EVERY: Duration = Duration::from_mins(5);
 pub(super) struct WatchedExporter<E> {
     exporter: E,
     signal: &'static str,
+    /// Scheme, host and port: a path may hold a key.
+    collector: String,
     state: Mutex<ExporterState>,
 }
 
@@ -66,33 +69,54 @@ impl ExporterState {
 }
 
 impl<E> WatchedExporter<E> {
-    /// Watches `exporter`; lines name its `signal`.
-    pub(super) fn new(signal: &'static str, exporter: E) -> Self {
+    /// Watches `exporter`; lines name its `signal` and the origin of `endpoint`.
+    pub(super) fn new(signal: &'static str, endpoint: &Url, exporter: E) -> Self {
         Self {
             exporter,
             signal,
+            collector: endpoint.origin().ascii_serialization(),
             state: Mutex::default(),
         }
     }
 
     fn note(&self, outcome: OTelSdkResult) -> OTelSdkResult {
         let line = lock(&self.state).note(outcome.is_ok(), Instant::now());
-        let signal = self.signal;
+        let (signal, collector) = (self.signal, &*self.collector);
         match (line, &outcome) {
             (Some(ExporterLine::Down(failed)), Err(error)) => {
+                let error = chain(&error);
+                let remedy = remedy(&error);
                 tracing::warn!(
                     signal,
+                    collector,
                     failed,
-                    error = chain(&error),
+                    error,
+                    remedy,
                     "the collector does not take what is exported"
                 );
             }
             (Some(ExporterLine::Up(failed)), _) => {
-                tracing::info!(signal, failed, "collector accepts exports again");
+                tracing::info!(signal, collector, failed, "collector accepts exports again");
             }
             _ => {}
         }
         outcome
+    }
+}
+
+/// What helps against a failed export. The exporter tells the HTTP status at most, and of everything else that it was the
+/// network.
+fn remedy(error: &str) -> &'static str {
+    let is = |status: &str| error.ends_with(&format!("status code: {status}"));
+    if error.contains("network error") {
+        "look whether the collector runs at `telemetry.otlp_endpoint`, can be reached from here (HTTPS_PROXY, NO_PROXY), \
+         and has a certificate that this machine trusts: curl -v shows it"
+    } else if is("401") || is("403") {
+        "give the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS"
+    } else if is("404") || is("405") {
+        "correct `telemetry.otlp_endpoint`: the base URL of a collector that takes OTLP over HTTP, on port 4318 mostly"
+    } else {
+        "look into the log of the collector"
     }
 }
 
@@ -155,7 +179,42 @@ impl<E: PushMetricExporter> PushMetricExporter for WatchedExporter<E> {
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry_sdk::error::OTelSdkError;
+
     use super::*;
+    use crate::telemetry::captured::LogCapture;
+
+    #[test]
+    fn collector_is_named_without_its_path_and_with_a_remedy() {
+        let endpoint = Url::parse("https://otlp.test:4318/key-of-the-tenant").unwrap();
+        let failed = |text: &str| Err(OTelSdkError::InternalFailure(text.to_owned()));
+        for (text, said) in [
+            ("HTTP export failed: network error", "curl -v"),
+            (
+                "HTTP export failed with status code: 401",
+                "OTEL_EXPORTER_OTLP_HEADERS",
+            ),
+            (
+                "HTTP export failed with status code: 404",
+                "telemetry.otlp_endpoint",
+            ),
+            (
+                "HTTP export failed with status code: 500",
+                "log of the collector",
+            ),
+        ] {
+            let caught = LogCapture::begin();
+            let watched = WatchedExporter::new("logs", &endpoint, ());
+            assert!(watched.note(failed(text)).is_err());
+            let lines = caught.of_level("WARN");
+            let [line] = &lines[..] else {
+                panic!("one line: {lines:?}")
+            };
+            assert_eq!(line["collector"], "https://otlp.test:4318");
+            assert!(line["remedy"].as_str().unwrap().contains(said), "{line}");
+            assert!(!line.to_string().contains("key-of-the-tenant"), "{line}");
+        }
+    }
 
     #[test]
     fn a_state_of_the_collector_is_said_once_and_again_after_a_while() {

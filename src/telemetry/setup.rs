@@ -112,30 +112,26 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
         );
     let (mut tracer, mut logger) = (None, None);
     if let Some(endpoint) = &settings.otlp_endpoint {
-        meter = meter
-            .with_periodic_exporter(WatchedExporter::new("metrics", metric_exporter(endpoint)?));
+        meter = meter.with_periodic_exporter(metric_exporter(endpoint)?);
         tracer = Some(
             SdkTracerProvider::builder()
                 .with_resource(resource.clone())
                 // Whether to record is decided before the SDK is asked: see `trace::SpanPipeline`.
                 .with_sampler(Sampler::AlwaysOn)
-                .with_batch_exporter(WatchedExporter::new("traces", span_exporter(endpoint)?))
+                .with_batch_exporter(span_exporter(endpoint)?)
                 .build(),
         );
         logger = Some(
             SdkLoggerProvider::builder()
                 .with_resource(resource)
                 .with_log_processor(
-                    BatchLogProcessor::builder(WatchedExporter::new(
-                        "logs",
-                        log_exporter(endpoint)?,
-                    ))
-                    .with_batch_config(
-                        BatchConfigBuilder::default()
-                            .with_max_queue_size(LOG_QUEUE)
-                            .build(),
-                    )
-                    .build(),
+                    BatchLogProcessor::builder(log_exporter(endpoint)?)
+                        .with_batch_config(
+                            BatchConfigBuilder::default()
+                                .with_max_queue_size(LOG_QUEUE)
+                                .build(),
+                        )
+                        .build(),
                 )
                 .build(),
         );
@@ -339,31 +335,34 @@ fn signal_url(endpoint: &Url, signal: &str) -> String {
     format!("{}/v1/{signal}", endpoint.as_str().trim_end_matches('/'))
 }
 
-fn span_exporter(endpoint: &Url) -> Result<SpanExporter, ExporterBuildError> {
-    SpanExporter::builder()
+fn span_exporter(endpoint: &Url) -> Result<WatchedExporter<SpanExporter>, ExporterBuildError> {
+    let exporter = SpanExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .with_endpoint(signal_url(endpoint, "traces"))
-        .build()
+        .build()?;
+    Ok(WatchedExporter::new("traces", endpoint, exporter))
 }
 
-fn metric_exporter(endpoint: &Url) -> Result<MetricExporter, ExporterBuildError> {
-    MetricExporter::builder()
+fn metric_exporter(endpoint: &Url) -> Result<WatchedExporter<MetricExporter>, ExporterBuildError> {
+    let exporter = MetricExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .with_endpoint(signal_url(endpoint, "metrics"))
-        .build()
+        .build()?;
+    Ok(WatchedExporter::new("metrics", endpoint, exporter))
 }
 
-fn log_exporter(endpoint: &Url) -> Result<LogExporter, ExporterBuildError> {
-    LogExporter::builder()
+fn log_exporter(endpoint: &Url) -> Result<WatchedExporter<LogExporter>, ExporterBuildError> {
+    let exporter = LogExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .with_endpoint(signal_url(endpoint, "logs"))
-        .build()
+        .build()?;
+    Ok(WatchedExporter::new("logs", endpoint, exporter))
 }
 
 #[cfg(test)]

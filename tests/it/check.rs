@@ -9,10 +9,22 @@ const OPEN: &str = "[auth]\nmode = \"none\"\n";
 
 /// Runs `check` on a file with this text; `/opt/nope` is no directory.
 async fn check(text: &str, options: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_drawbridge");
+    check_by(Command::new(program), text, options).await
+}
+
+/// The same where no more than 300 file descriptors may be open.
+async fn check_with_few_descriptors(text: &str, options: &[&str]) -> Output {
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=300:300", env!("CARGO_BIN_EXE_drawbridge")]);
+    check_by(limited, text, options).await
+}
+
+async fn check_by(mut program: Command, text: &str, options: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     std::fs::write(&file, format!("{OPEN}{text}")).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+    program
         .args(["check", "--config"])
         .arg(&file)
         .args(options)
@@ -79,4 +91,34 @@ async fn mistakes_and_warnings_are_json_where_that_is_asked_for() {
         .map(|error| error["key"].clone())
         .collect();
     assert!(keys.contains(&"upstreams.a.commnd".into()), "{keys:?}");
+}
+
+// As missing programs: printed as a warning, it counts as one.
+#[tokio::test]
+async fn lack_of_descriptors_is_a_warning_like_any_other() {
+    let text = "[upstreams.there]\ncommand = \"sh\"\n";
+    let few = async |options: &[&str]| check_with_few_descriptors(text, options).await;
+    let output = few(&["--strict"]).await;
+    let told = said(&output);
+    let place = "gateway.toml:1:1: server.max_connections: started like this, 300 file descriptors may be open";
+    assert!(told.contains(place), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let report: Value = serde_json::from_slice(&few(&["--json"]).await.stdout).unwrap();
+    assert_eq!(report["warnings"][0]["key"], "server.max_connections");
+    let shown = String::from_utf8(few(&[]).await.stdout).unwrap();
+    assert!(shown.contains("usable, with a warning"), "{shown}");
+    let elsewhere = few(&["--assume-env", "--strict"]).await;
+    assert_eq!(elsewhere.status.code(), Some(0), "{}", said(&elsewhere));
+}
+
+#[tokio::test]
+async fn directory_of_the_database_is_missed_before_the_start() {
+    let database = "[database]\nurl = \"sqlite:/opt/nope/a.db\"\n[upstreams.there]\n";
+    let account = "url = \"https://a.test/mcp\"\n[upstreams.there.auth]\nkind = \"user_key\"\n";
+    let output = check(&format!("{database}{account}"), &[]).await;
+    let place = "gateway.toml:4:7: database.url: there is no directory /opt/nope";
+    assert!(said(&output).contains(place), "{}", said(&output));
+    // Without accounts no database is made.
+    let output = check(&format!("{database}command = \"sh\"\n"), &["--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }

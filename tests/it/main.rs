@@ -25,6 +25,7 @@ mod budget;
 mod causes;
 mod check;
 mod check_online;
+mod check_stores;
 mod child_caps;
 mod clients;
 mod cluster;

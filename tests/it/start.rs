@@ -4,6 +4,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::harness::{Setup, within};
@@ -87,4 +88,69 @@ async fn nothing_is_missing_where_all_is_there() {
         "{lines:#?}"
     );
     gw.stop().await;
+}
+
+/// The end of `serve` whose public and admin port are these.
+async fn refused_start(listen: &str, admin: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let text = format!(
+        "[server]\nlisten = {listen:?}\n[admin]\nlisten = {admin:?}\n[auth]\nmode = \"none\"\n\
+         [upstreams.a]\ncommand = \"sh\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        .args(["serve", "--config"])
+        .arg(&file)
+        .kill_on_drop(true)
+        .output();
+    let ended = within("the end of the start", ended).await.unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    (ended.status.code(), said)
+}
+
+#[tokio::test]
+async fn taken_port_is_named_by_its_key() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let free = "127.0.0.1:0";
+    for (listen, admin, key) in [
+        (taken.as_str(), free, "server.listen"),
+        (free, taken.as_str(), "admin.listen"),
+    ] {
+        let (code, said) = refused_start(listen, admin).await;
+        assert_eq!(code, Some(1), "{said}");
+        let begin = format!("error: {key}: cannot listen on {taken}: Address already in use");
+        assert!(said.starts_with(&begin), "{said}");
+        assert!(
+            said.contains("\n    another program listens there"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn file_that_is_no_database_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = dir.path().join("a.db");
+    std::fs::write(&database, "no database at all ".repeat(100)).unwrap();
+    let file = dir.path().join("gateway.toml");
+    let text = "[auth]\nmode = \"none\"\n[database]\nurl = \"sqlite:a.db\"\n[upstreams.a]\ncommand = \"sh\"\n";
+    std::fs::write(&file, text).unwrap();
+    for command in ["serve", "migrate"] {
+        let ended = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+            .args([command, "--config"])
+            .arg(&file)
+            .env("XDG_STATE_HOME", dir.path())
+            .kill_on_drop(true)
+            .output();
+        let ended = within("the end of the command", ended).await.unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        let named = format!("the database {}: the database failed: ", database.display());
+        assert!(
+            said.contains(&named) && said.contains("file is not a database"),
+            "{said}"
+        );
+    }
 }

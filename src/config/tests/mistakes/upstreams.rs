@@ -85,6 +85,12 @@ use super::{OPEN, assert_refused};
     "may not hold credentials",
     "`headers` of an upstream may"
 )]
+#[case::query_of_a_wrong_url(
+    "[upstreams.b]\nurl = \"htps://x/mcp?api_key=hunter2\"",
+    "6:7: upstreams.b.url: ",
+    "expected a URL",
+    "starts with https:// or http://"
+)]
 #[case::own_header(
     "[upstreams.b]\nurl = \"https://x\"\nheaders = { Host = \"y\" }",
     "7:20: upstreams.b.headers.Host: ",
