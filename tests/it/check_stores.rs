@@ -1,4 +1,4 @@
-//! `drawbridge check --online`: Redis of `[cluster]`, and PostgreSQL.
+//! `drawbridge check --online`: Redis of `[cluster]`, and `PostgreSQL`.
 
 use drawbridge::database::{Database, DatabasePlace};
 use serde_json::Value;
