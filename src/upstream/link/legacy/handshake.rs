@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::call::ServerDeclaration;
 use crate::config;
 use crate::protocol::{Era, Message, Revision, json, rpc};
+use crate::telemetry::redact::shown;
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 
@@ -63,13 +64,14 @@ pub(in crate::upstream) fn is_missing_path(why: &str) -> bool {
 /// Start of the text of a handshake refused by an HTTP status, which follows.
 const REFUSED_STATUS: &str = "initialize was refused with HTTP status ";
 
-/// Characters of an upstream's text shown to callers and in the log.
+/// Bytes of an upstream's text shown to callers and in the log.
 const MAX_WORDS: usize = 200;
 
-/// The message of an error reply, cut to [`MAX_WORDS`].
+/// The message of an error reply, masked and cut to [`MAX_WORDS`]: it goes to every caller, and may repeat the credential
+/// that the upstream refused.
 pub(super) fn words(reply: &Message) -> Option<String> {
     let text = reply.error_member("message").and_then(json::string)?;
-    Some(text.chars().take(MAX_WORDS).collect())
+    Some(shown(&text, MAX_WORDS).into_owned())
 }
 
 /// The declaration of the upstream in its reply.
@@ -90,7 +92,7 @@ pub(super) fn read(
     let revision = Revision::parse(&version)
         .filter(|revision| revision.era() == Era::Legacy)
         .ok_or_else(|| {
-            let version: String = version.chars().take(MAX_WORDS).collect();
+            let version = shown(&version, MAX_WORDS);
             LinkError::Handshake(format!("it speaks revision {version:?}, which we do not"))
         })?;
     let object = |name: &str| {
@@ -136,6 +138,19 @@ mod tests {
         assert_eq!(declared.revision, Revision::V2025_06_18);
         assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("a\nb"));
+    }
+
+    #[test]
+    fn credential_that_a_refusal_repeats_is_not_shown() {
+        for body in [
+            r#""error":{"code":-32600,"message":"bad header Authorization: Bearer abcdefgh12345"}"#,
+            r#""error":{"code":-32600,"message":"no account for /mcp?api_key=abcdefgh12345"}"#,
+            r#""result":{"protocolVersion":"token=abcdefgh12345"}"#,
+        ] {
+            let error = told(&reply(body)).unwrap_err().to_string();
+            assert!(error.contains("[redacted]"), "{error}");
+            assert!(!error.contains("abcdefgh"), "{error}");
+        }
     }
 
     #[test]

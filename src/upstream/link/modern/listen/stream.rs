@@ -13,6 +13,7 @@ use super::super::schemas::ToolSchemas;
 use super::filter::{ListenFilter, notifications};
 use super::sink::{ForgetTools, ListenSink};
 use crate::protocol::{Message, json};
+use crate::telemetry::redact::shown;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 
@@ -127,5 +128,5 @@ impl ListenStream {
 
 fn refusal(reply: &Message) -> String {
     let text = reply.error_member("message").and_then(json::string);
-    text.unwrap_or_default().chars().take(200).collect()
+    shown(&text.unwrap_or_default(), 200).into_owned()
 }
