@@ -48,6 +48,7 @@ check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --no-deps --document-private-items
 	$(TOOLS)/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
 	$(TOOLS)/bin/cargo-machete --skip-target-dir .
+	cargo test --quiet --locked --features stubs --no-run
 	cargo test --quiet --locked --features stubs --test layering
 	cargo test --quiet --locked --features stubs --lib config::shipped
 	CUSTOM_LIBFUZZER_PATH=/unlinked cargo check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target
