@@ -41,6 +41,7 @@ use crate::seal::Sealer;
 use crate::session::{SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{EventStore, MemoryEvents};
 use crate::telemetry;
+use crate::telemetry::chain::chain;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::{AccountKeeping, Upstreams};
 use crate::vault::Vault;
@@ -58,12 +59,19 @@ const LINKS_GRACE: Duration = Duration::from_secs(2);
 /// Something the configuration asks for cannot be had: a port, a certificate, a key file.
 pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
     // Transparent huge pages multiply the resident memory, without a measurable gain.
-    rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
+    let huge_pages = rustix::thread::disable_transparent_huge_pages(true);
     process::hide_memory().context("memory cannot be hidden")?;
     let descriptors = descriptors::raise();
     let worker_pool =
         WorkerPool::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
+    if let Err(error) = huge_pages {
+        let error = chain(&error);
+        tracing::info!(
+            error,
+            "huge pages cannot be switched off: the gateway may take more memory"
+        );
+    }
     let fit = DescriptorFit::new(&config, descriptors.limit);
     if let Some(complaint) = fit.complaint() {
         tracing::warn!("{complaint}");

@@ -162,8 +162,9 @@ fn prepare(plan: &ExecPlan) -> Result<(), PlanError> {
     if getppid().map(Pid::as_raw_pid) != Some(plan.parent) {
         return Err(PlanError::Orphan);
     }
-    // The gateway runs without huge pages; the program gets the default.
-    rustix::thread::disable_transparent_huge_pages(false).map_err(io::Error::from)?;
+    // The gateway runs without huge pages; the program gets the default. Where a sandbox knows no such call, the gateway could
+    // not switch them off either.
+    let _ = rustix::thread::disable_transparent_huge_pages(false);
     if let Some(soft) = plan.descriptors {
         let maximum = getrlimit(Resource::Nofile).maximum;
         let current = Some(maximum.map_or(soft, |most| soft.min(most)));
