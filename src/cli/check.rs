@@ -37,8 +37,8 @@ struct ReachReport {
     #[arg(long)]
     assume_env: bool,
     /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, finds out where accounts
-    /// and logins are to be had, and connects to Redis and `PostgreSQL`. Starts the programs of stdio upstreams, and ends
-    /// them. Exits with 1 where one fails.
+    /// and logins are to be had, and connects to Redis and to the server of the database. Starts the programs of stdio
+    /// upstreams, and ends them. Exits with 1 where one fails.
     #[arg(long, conflicts_with_all = ["assume_env", "reference"])]
     online: bool,
 }

@@ -1,4 +1,5 @@
-//! What this machine lacks for a configuration: programs, directories, file descriptors, isolation of children.
+//! Warnings of `check` about this machine: missing programs and directories, too few file descriptors, no isolation of
+//! children.
 
 use std::path::Path;
 
@@ -59,7 +60,7 @@ fn shortage(config: &Config, limit: usize) -> Option<ConfigDoubt> {
     })
 }
 
-/// Children that this machine cannot keep apart.
+/// Warnings that children of stdio upstreams can read each other's environment and memory.
 fn exposed_children(config: &Config) -> Vec<ConfigDoubt> {
     if !config.upstreams.iter().any(|one| one.carrier.is_stdio()) {
         return Vec::new();

@@ -151,7 +151,7 @@ mod tests {
             ("cert.pem", one.cert.pem()),
             ("key.pem", one.signing_key.serialize_pem()),
             ("other.pem", other.signing_key.serialize_pem()),
-            // What `openssl ecparam -genkey` writes begins like this.
+            // `openssl ecparam -genkey` writes keys with this first line.
             (
                 "sec1.pem",
                 one.signing_key

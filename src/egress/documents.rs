@@ -11,15 +11,16 @@ use reqwest::{Certificate, Client, ClientBuilder, Response};
 use super::public::{EgressRefusal, check_address};
 use super::trust::system_trust;
 
-/// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. Deadlines are the
-/// caller's.
+/// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. It trusts the authorities
+/// of the system; a certificate that is added to the builder has no effect (see [`documents_trusting`]). Deadlines are
+/// the caller's.
 pub fn documents() -> ClientBuilder {
     match system_trust() {
         Ok(mut tls) => {
             tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             bare_documents().tls_backend_preconfigured(tls)
         }
-        // `build` reads them itself then, and tells why that fails.
+        // `build` then reads the authorities itself, and its error says why that fails.
         Err(_) => bare_documents(),
     }
 }

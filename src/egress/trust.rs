@@ -8,8 +8,9 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use tokio::time::Instant;
 
-/// How long what was read is used for further clients. Reading takes milliseconds and several hundred files, and a start builds two
-/// clients and more for each upstream. One that is built later reads again, so that it knows new authorities.
+/// How long the authorities that were read are used for further clients. Reading them opens several hundred files and takes
+/// milliseconds, and a start builds five clients, and more for each https upstream and account. A client that is built
+/// later reads them again, and so knows new authorities.
 const FRESH: Duration = Duration::from_secs(10);
 
 static SYSTEM: Mutex<TrustCache> = Mutex::new(TrustCache { read: None });

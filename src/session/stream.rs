@@ -294,8 +294,8 @@ impl EventStream {
         }
     }
 
-    /// Replaces the newest unread notification of the same kind: so those that stay keep their order, as progress must
-    /// only grow. `None` if the kind does not merge or has no unread notification; `Some(false)` if the store no longer
+    /// Replaces the newest unread notification of the same kind. The older ones stay in their order: progress must only
+    /// grow. `None` if the kind does not merge or has no unread notification; `Some(false)` if the store no longer
     /// has the event.
     fn merge(&self, state: &mut StreamState, notice: &Notice) -> Option<bool> {
         if !merges(&notice.kind) {

@@ -36,7 +36,7 @@ mod tests {
         assert!(before < other && other < EventNumber::next());
     }
 
-    /// Waits until `count` threads have arrived. Without sleep, so that they go on at the same moment.
+    /// Waits until `count` threads have arrived. It does not sleep, so that all threads continue at the same moment.
     fn meet(arrived: &AtomicUsize, count: usize) {
         arrived.fetch_add(1, Ordering::AcqRel);
         let mut looks = 0_u32;
@@ -74,7 +74,7 @@ mod tests {
         one.first() < other.last() && other.first() < one.last()
     }
 
-    // On a busy machine the threads seldom run at the same moment: they number events until they did often enough.
+    // On a busy machine the threads seldom run at the same moment: they number events until that has happened often enough.
     #[test]
     fn events_at_once_have_numbers_of_their_own() {
         const OFTEN: usize = 300;

@@ -5,8 +5,8 @@ use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::{Message, json, meta, rpc};
 use crate::translate::project::{self, ErrorSubject, ProjectedError, RevisionProjection};
 
-/// The error of a task of `upstream` as the client of `call` gets it: as a plain call of the tool would have failed. What
-/// came may be a result, which stays.
+/// The error of a task of `upstream` as the client of `call` gets it: as a plain call of the tool would have failed. A
+/// result stays unchanged.
 pub(super) fn shown(
     came: Reply,
     call: &Call,
@@ -36,7 +36,7 @@ pub(super) fn shown(
     }
 }
 
-/// The same for the JSON text of an error that stands in the state of a task; `None` where it stays as it is.
+/// The same for the JSON text of an error that stands in the state of a task; `None` where it is not changed.
 pub(super) fn shown_text(
     error: &str,
     call: &Call,

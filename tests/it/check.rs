@@ -93,7 +93,7 @@ async fn mistakes_and_warnings_are_json_where_that_is_asked_for() {
     assert!(keys.contains(&"upstreams.a.commnd".into()), "{keys:?}");
 }
 
-// As missing programs: printed as a warning, it counts as one.
+// Too few descriptors are a warning as missing programs are: `--strict` fails.
 #[tokio::test]
 async fn lack_of_descriptors_is_a_warning_like_any_other() {
     let text = "[upstreams.there]\ncommand = \"sh\"\n";

@@ -36,7 +36,7 @@ impl Ran {
     }
 }
 
-/// Asks what stands in these tables, with one upstream that is up.
+/// Runs `check` on a configuration with these tables and one upstream that is up.
 async fn check(tables: &str, options: &[&str]) -> Ran {
     let dir = tempfile::tempdir().unwrap();
     let keys = "[keys]\nseal = [{ id = \"k1\", key = \"0123456789abcdef0123456789abcdef\" }]\n\
