@@ -211,8 +211,10 @@ async fn child_sees_nothing_of_its_siblings_and_of_the_gateway(
 ) {
     let state = tempfile::tempdir().unwrap();
     let gw = gateway(state.path(), is_trusted, has_capabilities).await;
+    // No other test has this key in a command line or in an environment.
+    let key = format!("key at gateway {} alone", gw.pid());
     let page = Page::at(gw.url.clone(), "/connect/up").await;
-    page.submit("connect", KEY).await;
+    page.submit("connect", &key).await;
     let (spy, sibling) = (gw.anonymous(), gw.anonymous());
     let (spy, sibling) = (spy.open("/mcp/up").await, sibling.open("/mcp/up").await);
     let sibling = child_of(&sibling).await;
@@ -240,9 +242,9 @@ async fn child_sees_nothing_of_its_siblings_and_of_the_gateway(
     }
     // Command lines are public: no key stands in one.
     let commands = spy.text("commands", json!({})).await;
-    assert!(commands.contains("python3") && !commands.contains(KEY));
+    assert!(commands.contains("python3") && !commands.contains(&key));
     let environment = spy.text("environment", json!({})).await;
-    assert_eq!(environment.contains(KEY), is_trusted);
+    assert_eq!(environment.contains(&key), is_trusted);
     gw.stop().await;
 }
 
