@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
-
 use crate::call::OwnerKey;
+use crate::sync::lazy_cache::LazyCache;
 
 /// Principals with a cached value, per upstream at most.
 const PRINCIPALS: u64 = 4096;
@@ -58,16 +57,15 @@ impl Account {
 #[derive(Debug)]
 pub(super) struct PerAccount<T: Send + Sync + 'static> {
     common: Arc<T>,
-    own: Cache<Account, Arc<T>>,
+    own: LazyCache<Account, Arc<T>>,
 }
 
 impl<T: Send + Sync + 'static> PerAccount<T> {
     /// `common`, and no values of principals yet.
     pub(super) fn new(common: T) -> Self {
-        let own = Cache::builder().max_capacity(PRINCIPALS).time_to_idle(IDLE);
         Self {
             common: Arc::new(common),
-            own: own.build(),
+            own: LazyCache::new(PRINCIPALS).time_to_idle(IDLE),
         }
     }
 

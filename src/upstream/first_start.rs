@@ -5,12 +5,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::error::LinkError;
 use super::lock;
 use crate::call::OwnerKey;
+use crate::sync::lazy_cache::LazyCache;
 
 /// Remembered owners, at most; an evicted owner has its first start again.
 const OWNERS: u64 = 4096;
@@ -31,16 +31,15 @@ pub enum FirstStart {
 #[derive(Debug)]
 pub(super) struct FirstStarts {
     of_all: Mutex<FirstStart>,
-    of_owners: Option<Cache<OwnerKey, FirstStart>>,
+    of_owners: Option<LazyCache<OwnerKey, FirstStart>>,
 }
 
 impl FirstStarts {
     /// No first start has begun yet.
     pub(super) fn new(sees_owners_apart: bool) -> Self {
-        let of_owners = || Cache::builder().max_capacity(OWNERS).build();
         Self {
             of_all: Mutex::default(),
-            of_owners: sees_owners_apart.then(of_owners),
+            of_owners: sees_owners_apart.then(|| LazyCache::new(OWNERS)),
         }
     }
 

@@ -7,7 +7,6 @@ mod probe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use moka::sync::Cache;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,6 +15,7 @@ pub(in crate::upstream) use era_link::EraLink;
 use crate::call::{OwnerKey, ServerDeclaration};
 use crate::config;
 use crate::protocol::{Era, Revision};
+use crate::sync::lazy_cache::LazyCache;
 use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
@@ -32,10 +32,10 @@ pub(in crate::upstream) struct EraCell {
     /// Whether a modern upstream keeps legacy sessions too; unknown before the first legacy client.
     sessions: Mutex<Option<SessionSupport>>,
     /// Owners whose children died of the handshake for a legacy session.
-    sessionless: Cache<OwnerKey, ()>,
+    sessionless: LazyCache<OwnerKey, ()>,
     /// Owners whose children answered neither `server/discover` nor `initialize`; their next child gets `initialize`
     /// alone.
-    mute: Cache<OwnerKey, ()>,
+    mute: LazyCache<OwnerKey, ()>,
     /// When a client that offers a revision older than `server/discover` last got a session of an upstream without a
     /// verdict.
     old_offers_are_legacy: Mutex<Option<Instant>>,
@@ -126,6 +126,7 @@ impl EraCell {
                 revision => EraSetting::Legacy(revision),
             }),
         };
+        let kept = upstream.era_recheck.min(LONGEST);
         Self {
             name: upstream.name.as_str().into(),
             pin,
@@ -133,14 +134,8 @@ impl EraCell {
             known: Mutex::default(),
             sessions: Mutex::default(),
             old_offers_are_legacy: Mutex::default(),
-            sessionless: Cache::builder()
-                .max_capacity(BEREFT)
-                .time_to_live(upstream.era_recheck.min(LONGEST))
-                .build(),
-            mute: Cache::builder()
-                .max_capacity(BEREFT)
-                .time_to_live(upstream.era_recheck.min(LONGEST))
-                .build(),
+            sessionless: LazyCache::new(BEREFT).time_to_live(kept),
+            mute: LazyCache::new(BEREFT).time_to_live(kept),
             probing: SharedFailure::default(),
             reconsidered: Mutex::default(),
             learnt: watch::Sender::default(),
@@ -185,7 +180,7 @@ impl EraCell {
     /// Whether the upstream keeps legacy sessions for this owner. "No" is cached as long as the verdict "legacy": a
     /// change would cause no error.
     fn keeps_sessions(&self, owner: OwnerKey) -> Option<bool> {
-        if self.sessionless.contains_key(&owner) {
+        if self.sessionless.get(&owner).is_some() {
             return Some(false);
         }
         match (*lock(&self.sessions))? {
@@ -245,7 +240,7 @@ impl EraCell {
 
     /// Whether the last child of this owner answered nothing at all.
     fn is_mute(&self, owner: OwnerKey) -> bool {
-        self.mute.contains_key(&owner)
+        self.mute.get(&owner).is_some()
     }
 
     /// Records a child of this owner without any answer: some servers stop reading after an unknown request

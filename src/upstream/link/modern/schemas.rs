@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use moka::sync::Cache;
 use tokio::time::Instant;
 
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::protocol::json;
 use crate::protocol::param_headers::{ParamHeader, ParamHeaders};
+use crate::sync::lazy_cache::LazyCache;
 use crate::upstream::lock;
 
 /// Most principals with cached tools.
@@ -28,7 +28,7 @@ const WALK_AGAIN: Duration = Duration::from_mins(1);
 /// The tools of one upstream.
 #[derive(Debug)]
 pub(in crate::upstream) struct ToolSchemas {
-    owners: Cache<OwnerKey, Arc<KnownTools>>,
+    owners: LazyCache<OwnerKey, Arc<KnownTools>>,
     /// Number of calls of `forget`.
     changes: AtomicU64,
 }
@@ -89,9 +89,8 @@ impl ListedHeaders {
 
 impl Default for ToolSchemas {
     fn default() -> Self {
-        let owners = Cache::builder().max_capacity(OWNERS).time_to_live(BELIEVED);
         Self {
-            owners: owners.build(),
+            owners: LazyCache::new(OWNERS).time_to_live(BELIEVED),
             changes: AtomicU64::default(),
         }
     }
