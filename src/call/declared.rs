@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::protocol::{Era, Revision, extensions, icons, json};
+use crate::protocol::{Era, Revision, extensions, icons, json, without_nulls};
 
 /// The capabilities whose lists may change.
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
@@ -60,7 +60,9 @@ impl ServerDeclaration {
         server_info: Bytes,
         instructions: Option<String>,
     ) -> Self {
+        let capabilities = pruned(capabilities);
         let text = std::str::from_utf8(&capabilities).unwrap_or("{}");
+        let server_info = pruned(server_info);
         let info = ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}"));
         let (server_info, icons_left_out) = match icons::purged(&info) {
             Some(purged) => (purged.text.into(), purged.icons),
@@ -199,6 +201,16 @@ pub fn takes_tasks(capabilities: &str) -> bool {
     found.is_some()
 }
 
+/// The JSON text `declared` without members that are `null`; `{}` for what is no text.
+fn pruned(declared: Bytes) -> Bytes {
+    let said = match std::str::from_utf8(&declared).map(without_nulls) {
+        Ok(Cow::Borrowed(_)) => None,
+        Ok(Cow::Owned(said)) => Some(said.into()),
+        Err(_) => Some(Bytes::from_static(b"{}")),
+    };
+    said.unwrap_or(declared)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +247,21 @@ mod tests {
         assert!(modern.hosts_tasks());
         assert!(!modern.without_hosted_tasks().hosts_tasks());
         assert!(!declared(Revision::V2025_11_25).hosts_tasks());
+    }
+
+    #[test]
+    fn what_an_upstream_declares_as_null_it_does_not_have() {
+        let capabilities = r#"{"logging":null,"prompts":{"listChanged":null},"tools":null}"#;
+        let info = r#"{"name":"n","title":null,"version":"1"}"#;
+        let declared = ServerDeclaration::new(
+            Revision::V2025_06_18,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(info.as_bytes()),
+            None,
+        );
+        assert!(!declared.logs() && !declared.has_tools());
+        assert_eq!(declared.shown_capabilities(), r#"{"prompts":{}}"#);
+        assert_eq!(declared.server_info, r#"{"name":"n","version":"1"}"#);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::outbound::refused;
 use crate::protocol::methods::{self, UpstreamParam};
-use crate::protocol::{Message, Revision, json, meta};
+use crate::protocol::{Message, Revision, json, meta, without_nulls};
 use crate::session::{DeliveryMode, ImplicitHome, NewSession, Session};
 use crate::store::quotas::QuotaClaim;
 use crate::translate::effective_capabilities;
@@ -114,5 +114,36 @@ fn client_info(request: &Message) -> Bytes {
     let said = meta::client_info(request)
         .filter(|info| info.len() <= MAX_DECLARED)
         .filter(|info| is_text(info, "name") && is_text(info, "version"));
-    said.map_or(OWN_INFO, |info| Bytes::copy_from_slice(info.as_bytes()))
+    said.map_or(OWN_INFO, |info| {
+        Bytes::copy_from_slice(without_nulls(info).as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::whole(r#"{"name":"c","version":"1"}"#, Some(r#"{"name":"c","version":"1"}"#))]
+    #[case::null(
+        r#"{"name":"c","version":"1","title":null}"#,
+        Some(r#"{"name":"c","version":"1"}"#)
+    )]
+    #[case::without_version(r#"{"name":"c","version":null}"#, None)]
+    fn client_is_described_as_legacy_revisions_want_it(
+        #[case] said: &str,
+        #[case] told: Option<&str>,
+    ) {
+        let request = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{{"{}":{said}}}}}}}"#,
+            meta::CLIENT_INFO
+        );
+        let request = Message::parse(request.into(), json::MAX_DEPTH).unwrap();
+        assert_eq!(
+            client_info(&request),
+            told.map_or(OWN_INFO, |told| Bytes::from(told.to_owned()))
+        );
+    }
 }

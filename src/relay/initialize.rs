@@ -11,7 +11,7 @@ use crate::call::{MAX_DECLARED, Principal, Reply};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::outbound::{RelayFailure, SessionLinks, invalid, left_out, refused};
-use crate::protocol::{Era, Message, Revision, json};
+use crate::protocol::{Era, Message, Revision, json, without_nulls};
 use crate::session::{DeliveryMode, NewSession, Session, SessionRegistry};
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::{GatewayInfo, MergedMember};
@@ -64,7 +64,7 @@ impl SessionOpener {
             endpoint,
             revision,
             capabilities: effective_capabilities::capabilities(capabilities, revision, is_pure),
-            client_info: Bytes::copy_from_slice(client_info.as_bytes()),
+            client_info: Bytes::copy_from_slice(without_nulls(&client_info).as_bytes()),
             delivery,
         };
         let claim = self

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::call::ClientCapabilities;
-use crate::protocol::{Era, Revision, extensions, json};
+use crate::protocol::{Era, Revision, extensions, json, without_nulls};
 
 /// Subset of a client's declared capabilities that `revision` can express and the gateway carries. Upstreams
 /// learn no other capability, to avoid questions that the gateway would refuse. A merged endpoint carries only
@@ -15,7 +15,8 @@ pub(crate) fn capabilities(
     revision: Revision,
     is_pure: bool,
 ) -> ClientCapabilities {
-    let Ok(members) = json::members(declared) else {
+    let declared = without_nulls(declared);
+    let Ok(members) = json::members(&declared) else {
         return ClientCapabilities::none();
     };
     let kept = |revision| {
@@ -51,8 +52,6 @@ fn carried<'a>(
     is_pure: bool,
 ) -> Option<Cow<'a, str>> {
     match name {
-        // Some clients write `null` for a capability they lack.
-        _ if value == "null" => None,
         // Tasks of the experimental design are not carried, those of the extension only for modern
         // clients.
         "tasks" => None,
@@ -164,9 +163,10 @@ mod tests {
     // Else a server of a strict SDK refuses the handshake, and another one asks in vain.
     #[test]
     fn what_a_client_declares_as_null_it_does_not_have() {
-        let declared = r#"{"roots":null,"sampling":null,"elicitation":{},"experimental":null}"#;
+        let declared = r#"{"roots":null,"sampling":null,"elicitation":{"form":{},"url":null},"experimental":null}"#;
         let told = capabilities(declared, Revision::V2025_11_25, true);
-        assert_eq!(told.text(), r#"{"elicitation":{}}"#);
+        assert_eq!(told.text(), r#"{"elicitation":{"form":{}}}"#);
+        assert!(!told.elicitation_url);
         assert!(!told.allows("sampling/createMessage", false));
     }
 
