@@ -208,8 +208,11 @@ fn plain_field(field: &str) -> Result<Option<Cow<'_, str>>, JsonError> {
     }
     let mut out = ObjectWriter::default();
     let mut changed = false;
+    let has_choices = member(field, "oneOf").is_some();
     for (name, value) in json::members(field)? {
         match &*name {
+            // Written from the choices.
+            "enum" | "enumNames" if has_choices => {}
             "default" if kind != "boolean" => changed = true,
             "oneOf" => {
                 let (mut values, mut titles) = (Vec::new(), Vec::new());

@@ -8,16 +8,17 @@ use crate::protocol::json::{self, JsonError, ObjectWriter};
 
 /// Where a wrapped schema stands inside the wrapping one.
 const PLACE: &str = "#/properties/result";
-/// Members whose value maps names to schemas.
-const MAPS: [&str; 5] = [
+/// Members whose value maps names to schemas; `dependencies` also to arrays of names.
+const MAPS: [&str; 6] = [
     "$defs",
     "definitions",
+    "dependencies",
     "dependentSchemas",
     "patternProperties",
     "properties",
 ];
 /// Members whose value is a schema, or an array of schemas.
-const SCHEMAS: [&str; 18] = [
+const SCHEMAS: [&str; 17] = [
     "additionalItems",
     "additionalProperties",
     "allOf",
@@ -34,7 +35,6 @@ const SCHEMAS: [&str; 18] = [
     "then",
     "unevaluatedItems",
     "unevaluatedProperties",
-    "dependencies",
     "extends",
 ];
 
@@ -159,6 +159,18 @@ mod tests {
                 "required": ["result"]
             })
         );
+    }
+
+    // Spec: JSON Schema draft 7, validation §6.5.7.
+    #[test]
+    fn references_in_dependencies_follow_the_root_and_names_stay() {
+        let schema = json!({"dependencies": {"a": ["b"], "$ref": {"$ref": "#/x"}, "items": {"items": {"$ref": "#"}}}});
+        let moved = json!({"dependencies": {
+            "a": ["b"],
+            "$ref": {"$ref": "#/properties/result/x"},
+            "items": {"items": {"$ref": "#/properties/result"}}
+        }});
+        assert_eq!(wrapped(&schema)["properties"]["result"], moved);
     }
 
     #[test]

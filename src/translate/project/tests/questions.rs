@@ -39,6 +39,22 @@ fn a_form_is_put_in_the_words_of_2025_06_18() {
     );
 }
 
+// Parsers differ about a repeated member.
+#[test]
+fn a_field_with_choices_and_an_enum_gets_one_enum() {
+    let field = r#"{"enum":["x"],"oneOf":[{"const":"r"}],"type":"string"}"#;
+    let params = format!(r#"{{"message":"m","requestedSchema":{{"properties":{{"a":{field}}}}}}}"#);
+    let question = InputRequest {
+        method: "elicitation/create".to_owned(),
+        params: Some(Bytes::from(params)),
+    };
+    let question = RevisionProjection::new(R4, R3).question(question, String::new);
+    let params = question.unwrap().params.unwrap();
+    let text = std::str::from_utf8(&params).unwrap();
+    let plain = r#"{"a":{"enum":["r"],"enumNames":["r"],"type":"string"}}"#;
+    assert!(text.contains(plain), "{text}");
+}
+
 #[test]
 fn what_a_revision_has_no_words_for_is_not_asked() {
     let several = json!({"message": "m", "requestedSchema": {"type": "object",
