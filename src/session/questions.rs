@@ -71,7 +71,7 @@ impl SentRequests {
         let void = lock(&self.open).extract_if(.., is_its).collect::<Vec<_>>();
         for (id, _) in void {
             COUNTERS.questions_withdrawn.add(1);
-            stream.notify(withdrawal(id));
+            stream.put(withdrawal(id).bytes);
         }
     }
 
@@ -140,7 +140,8 @@ impl SentRequest<'_> {
         if self.stream.is_finished() {
             self.session.deliver(notice, &NoticeSource::default());
         } else {
-            self.stream.notify(notice);
+            // Kept as the question is: unread notices do not displace it.
+            self.stream.put(notice.bytes);
         }
     }
 }

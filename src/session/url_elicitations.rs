@@ -1,6 +1,6 @@
 //! URL elicitations that upstreams reported complete. Spec: SPEC C-83; BRIDGING §3.6.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
 use tokio::sync::Notify;
@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 use super::lock;
 use crate::protocol::links::LONGEST_ELICITATION_ID;
 
-/// Completed ids kept, the newest.
+/// Completed ids kept of each upstream, the newest.
 const REMEMBERED: usize = 64;
 
 /// Ids of completed elicitations, keyed by upstream, so that no upstream can complete another's.
 #[derive(Debug, Default)]
 pub struct UrlElicitationIds {
-    ids: Mutex<VecDeque<String>>,
+    ids: Mutex<BTreeMap<String, VecDeque<String>>>,
     added: Notify,
 }
 
@@ -26,10 +26,11 @@ impl UrlElicitationIds {
         }
         {
             let mut ids = lock(&self.ids);
+            let ids = ids.entry(upstream.to_owned()).or_default();
             if ids.len() >= REMEMBERED {
                 ids.pop_front();
             }
-            ids.push_back(key(upstream, id));
+            ids.push_back(id.to_owned());
         }
         self.added.notify_waiters();
     }
@@ -39,7 +40,6 @@ impl UrlElicitationIds {
     /// # Cancel safety
     /// Nothing is lost: ids stay in `ids` until evicted.
     pub async fn all(&self, upstream: &str, wanted: &[String]) {
-        let wanted: Vec<String> = wanted.iter().map(|id| key(upstream, id)).collect();
         loop {
             let added = self.added.notified();
             tokio::pin!(added);
@@ -47,7 +47,9 @@ impl UrlElicitationIds {
             added.as_mut().enable();
             let over = {
                 let ids = lock(&self.ids);
-                wanted.iter().all(|id| ids.contains(id))
+                let ids = ids.get(upstream);
+                let is_over = |id| ids.is_some_and(|ids| ids.contains(id));
+                wanted.iter().all(is_over)
             };
             if over {
                 return;
@@ -55,11 +57,6 @@ impl UrlElicitationIds {
             added.await;
         }
     }
-}
-
-/// Names of upstreams hold no slash.
-fn key(upstream: &str, id: &str) -> String {
-    format!("{upstream}/{id}")
 }
 
 #[cfg(test)]
@@ -78,15 +75,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_newest_are_remembered() {
+    async fn only_the_newest_of_each_upstream_are_remembered() {
         let completions = UrlElicitationIds::default();
+        completions.add("other", "a");
         for number in 0..=REMEMBERED {
             completions.add("up", &number.to_string());
         }
-        assert_eq!(lock(&completions.ids).len(), REMEMBERED);
-        assert!(!lock(&completions.ids).contains(&key("up", "0")));
+        let ids = || lock(&completions.ids)["up"].clone();
+        assert_eq!(ids().len(), REMEMBERED);
+        assert!(!ids().contains(&"0".to_owned()));
+        completions.all("other", &["a".to_owned()]).await;
         completions.add("up", &"a".repeat(LONGEST_ELICITATION_ID + 1));
-        let longest = lock(&completions.ids).iter().map(String::len).max();
+        let longest = ids().iter().map(String::len).max();
         assert!(
             longest < Some(LONGEST_ELICITATION_ID),
             "no very long one is"
