@@ -24,9 +24,11 @@ export DRAWBRIDGE_PEERS=required
 if cargo nextest --version > /dev/null 2>&1; then
   exec cargo nextest run --locked --features stubs
 fi
-# Without it, `it` runs in three parts. Most tests wait for child processes and deadlines, so eight run at a time, also
-# on two cores. Tests with other people's clients start up to ten processes each. Some tests need the whole machine.
+# Without it, `it` runs in four parts. Most tests wait for child processes and deadlines, so ten run at a time, also
+# on two cores. Replicas whose leases last two seconds have to renew them in time: four such tests at a time. Tests with
+# other people's clients start up to ten processes each. Some tests need the whole machine.
 # What holds for names of `it` must not leave out a test of another program: those run whole.
+leases=(cluster::trouble::)
 peers=(clients:: oauth:: browsers::)
 alone=(conformance:: hostile:: budget::replies:: budget::partial:: idle_clocks cluster::kills::
   networks::no_call_is_lost)
@@ -38,7 +40,8 @@ run() {
   others=("${others[@]#tests/}")
   others=("${others[@]%.rs}")
   part --lib --bins "${others[@]/#/--test=}" -- --test-threads=8 || status=1
-  part --test it -- --test-threads=8 "${peers[@]/#/--skip=}" "${alone[@]/#/--skip=}" || status=1
+  part --test it -- --test-threads=10 "${leases[@]/#/--skip=}" "${peers[@]/#/--skip=}" "${alone[@]/#/--skip=}" || status=1
+  part --test it -- --test-threads=4 "${leases[@]}" || status=1
   part --test it -- --test-threads=2 "${peers[@]}" "${alone[@]/#/--skip=}" || status=1
   part --test it -- --test-threads=1 "${alone[@]}" || status=1
   return "$status"

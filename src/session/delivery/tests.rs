@@ -225,6 +225,21 @@ async fn question_leaves_a_get_stream_that_brings_no_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn withdrawal_of_a_question_is_kept_behind_many_unread_notices() {
+    let session = session();
+    let mut get = session.standalone().attach();
+    let mut asking = Box::pin(ask(&session));
+    assert!((&mut asking).now_or_never().is_none());
+    for _ in 0..100 {
+        session.standalone().notify(log());
+    }
+    drop(asking);
+    let messages = read(&mut get);
+    assert!(messages.len() < 100, "notices are dropped");
+    assert_eq!(methods(&messages).last(), Some(&"notifications/cancelled"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn question_stays_on_a_get_stream_that_shows_life() {
     for is_reopened in [false, true] {
         let session = session();
