@@ -201,6 +201,15 @@ async fn status_command_prints_the_state_and_fails_while_something_is_down() {
     assert!(text.contains("refused"), "{text}");
 }
 
+#[tokio::test]
+async fn address_that_is_no_admin_port_is_a_mistake_of_the_command_line() {
+    for command in ["status", "health"] {
+        let (code, text, errors) = run(&[command, "--admin", "https://127.0.0.1:9090"]).await;
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.contains("must begin with http://"), "{errors}");
+    }
+}
+
 // Environment variables that the gateway needs may be unset where the commands run.
 #[tokio::test]
 async fn commands_take_address_and_token_from_the_configuration() {
