@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::client::{Caller, Client, Target};
 use crate::place::{Gateway, GatewayPlan, Place, configure, serve};
-use crate::watch::resident_kib;
+use crate::watch::{anonymous_kib, resident_kib};
 
 /// Sessions opened at once.
 const AT_ONCE: usize = 32;
@@ -19,6 +19,8 @@ const WARM_UP: usize = 50;
 pub(crate) struct Memory {
     pub(crate) after_start: u64,
     pub(crate) after_first_call: u64,
+    /// Of it without pages of files.
+    pub(crate) own_after_first_call: u64,
     /// Per idle session with an open GET stream.
     pub(crate) idle: f64,
     /// The same after each has made one call.
@@ -27,6 +29,8 @@ pub(crate) struct Memory {
     pub(crate) crowd: u64,
     /// After they ended and `rest` passed.
     pub(crate) rested: u64,
+    /// Of it without pages of files.
+    pub(crate) own_rested: u64,
 }
 
 /// How much is done.
@@ -56,6 +60,7 @@ pub(crate) async fn measure(
     };
     close_all(open_many(&callers, 1, true).await?).await?;
     memory.after_first_call = resident_kib(pid)?;
+    memory.own_after_first_call = anonymous_kib(pid)?;
     close_all(open_many(&callers, WARM_UP, true).await?).await?;
 
     settle().await;
@@ -77,6 +82,7 @@ pub(crate) async fn measure(
     close_all(held).await?;
     tokio::time::sleep(sizes.rest).await;
     memory.rested = resident_kib(pid)?;
+    memory.own_rested = anonymous_kib(pid)?;
     Ok(memory)
 }
 

@@ -69,6 +69,8 @@ fn singles(figures: &Figures) -> Vec<Single> {
             "MiB",
             Some(20.0),
         );
+        let own = mib(memory.own_after_first_call);
+        add("anonymous after the first call", own, "MiB", None);
         add(
             "idle session with an open stream",
             memory.idle,
@@ -92,6 +94,13 @@ fn singles(figures: &Figures) -> Vec<Single> {
             mib(memory.rested),
             "MiB",
             Some(40.0),
+        );
+        let own = mib(memory.own_rested);
+        add(
+            "anonymous 60 s after 2,000 sessions ended",
+            own,
+            "MiB",
+            None,
         );
     }
     if let Some(millis) = figures.bare_start_millis {
@@ -262,5 +271,7 @@ forwards them to the owner of the session; the cost is that of both. In the tabl
 share of all requests, and owns an equal share of the sessions; the share that was passed on is counted by the replicas.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
+Resident memory has pages of the program and of libraries too, which the kernel maps as far as they are in its cache: it differs
+between machines. Anonymous memory is what the gateway has allocated.
 
 ";

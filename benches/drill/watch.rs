@@ -98,11 +98,21 @@ impl Cpu {
 
 /// Resident memory in KiB.
 pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
+    status_kib(pid, "VmRSS:")
+}
+
+/// The part of it that is the process's own: the rest are pages of files, such as the program, that the kernel maps as
+/// far as they are cached.
+pub(crate) fn anonymous_kib(pid: u32) -> anyhow::Result<u64> {
+    status_kib(pid, "RssAnon:")
+}
+
+fn status_kib(pid: u32, name: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .with_context(|| format!("process {pid} is gone"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with(name));
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
-        .context("no VmRSS")
+        .with_context(|| format!("no {name}"))
 }
 
 /// One process, as `/proc/<pid>/stat` shows it.
