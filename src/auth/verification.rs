@@ -166,14 +166,13 @@ impl Authenticator {
         let Some(introspection) = issuer.introspection.as_ref().filter(|one| one.all) else {
             return Ok((verified, MAX_AGE));
         };
-        let asked = ask(introspection, text, from, &terms).await?;
-        // Spec: RFC 7662 §2.2: the introspection response supersedes the claims, but only for the same binding.
-        if asked.binding() != verified.principal.binding() {
+        let told = ask(introspection, text, from, &terms).await?;
+        let Some(caller) = same_caller(&verified.principal, told) else {
             return Err(refused(introspection, RejectReason::Subject, None));
-        }
+        };
         // The answer may leave the end out.
         let end = verified.principal.expires_at();
-        verified.principal = Arc::new(asked.ending_by(end));
+        verified.principal = Arc::new(caller.ending_by(end));
         Ok((verified, introspection.max_age))
     }
 
@@ -341,6 +340,27 @@ async fn ask(
             "introspection_unavailable",
         )),
     }
+}
+
+/// The caller that a JWT names, as its issuer `told` of it; `None` where that is another caller. The introspection
+/// response supersedes the claims, but for the client, which either of them may leave out. Spec: RFC 7662 §2.2
+fn same_caller(named: &Principal, told: Principal) -> Option<Principal> {
+    if told.binding() == named.binding() {
+        return Some(told);
+    }
+    let ((client, "") | ("", client)) = (named.client(), told.client()) else {
+        return None;
+    };
+    (told.owner() == named.owner()).then(|| {
+        let scopes = told.scopes().to_vec();
+        Principal::new(
+            told.issuer(),
+            told.subject(),
+            client,
+            scopes,
+            told.expires_at(),
+        )
+    })
 }
 
 /// The refusal of a token that its issuer was asked about.
