@@ -9,12 +9,9 @@ use jsonwebtoken::Algorithm;
 
 use super::claims::ClaimSet;
 use super::reject::RejectReason;
-use super::token_policy::{MissingClaims, TokenPolicy};
+use super::token_policy::{EMAIL, EMAIL_VERIFIED, MissingClaims, TokenPolicy};
 use crate::call::Principal;
 
-/// A subject that a person may have written into a profile without owning it.
-const EMAIL: &str = "email";
-const EMAIL_VERIFIED: &str = "email_verified";
 /// The longest token that is looked at, in bytes.
 pub(super) const MAX_LEN: usize = 16 * 1024;
 

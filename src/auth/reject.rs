@@ -24,7 +24,7 @@ pub(super) enum RejectReason {
     Nonce,
     /// An ID token for another client.
     Party,
-    /// An ID token whose subject is an address that its issuer has not verified.
+    /// The subject is an address that the issuer has not verified.
     Unverified,
     UnknownKey,
     Signature,

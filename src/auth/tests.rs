@@ -390,6 +390,24 @@ async fn another_claim_can_name_the_subject() {
     assert_invalid(result, "token_subject");
 }
 
+// OpenID Connect Core §5.7. Else a person who writes another's address into a profile is that other.
+#[rstest]
+#[case::flag(json!(false))]
+#[case::text(json!("false"))]
+#[tokio::test]
+async fn address_that_is_said_to_be_unverified_names_no_caller(#[case] verified: Value) {
+    let world = World::with(|config| config.issuers[0].subject_claim = Some("email".to_owned()));
+    let address = "alice@one.test";
+    let claims = json!({"email": address, "email_verified": verified});
+    let result = world.present_changed(json!({}), claims).await;
+    assert_invalid(result, "token_unverified");
+    for said in [json!(null), json!(true)] {
+        let claims = json!({"email": address, "email_verified": said});
+        let principal = world.present_changed(json!({}), claims).await;
+        assert_eq!(principal.expect("a good token").subject(), address);
+    }
+}
+
 #[tokio::test]
 async fn without_authentication_everybody_is_anonymous() {
     let world = World::with(|config| config.mode = config::AuthMode::None);

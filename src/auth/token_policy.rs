@@ -12,6 +12,9 @@ use crate::call::Principal;
 
 /// How far the issuer's clock may differ from ours, in seconds.
 pub(super) const SKEW_SECS: f64 = 60.0;
+/// A subject that a person may have written into a profile without owning it.
+pub(super) const EMAIL: &str = "email";
+pub(super) const EMAIL_VERIFIED: &str = "email_verified";
 
 /// The rules for a genuine token.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +75,10 @@ impl TokenPolicy<'_> {
             .text(self.subject_claim)?
             .filter(|subject| !subject.is_empty())
             .ok_or(RejectReason::Subject)?;
+        // Access tokens may lack the flag; ID tokens may not (`jwt::check_id`). Spec: OpenID Connect Core §5.1, §5.7
+        if self.subject_claim == EMAIL && is_unverified(claims) {
+            return Err(RejectReason::Unverified);
+        }
         // Spec: RFC 9449 §7.1, RFC 8705 §3: such a token is worth nothing without its key; SPEC A-40
         if claims.has("cnf") {
             return Err(RejectReason::Bound);
@@ -111,6 +118,13 @@ impl TokenPolicy<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the issuer says that it has not verified the address. Some write the flag as text.
+fn is_unverified(claims: &ClaimSet<'_>) -> bool {
+    let flag = claims.flag(EMAIL_VERIFIED);
+    let text = claims.text(EMAIL_VERIFIED);
+    matches!(flag, Ok(Some(false))) || matches!(text, Ok(Some(text)) if text == "false")
 }
 
 /// `scope` as in RFC 9068 §2.2.3, else `scp`, as some servers write it: a string or an array.
