@@ -27,6 +27,11 @@ use crate::telemetry::redact::shown;
 /// `client_assertion_type`. Spec: RFC 7523 §2.2
 pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
+/// Error codes with which servers (Entra, for instance) refuse a token until the person has acted there. Spec: `OpenID`
+/// Connect Core 1.0 §3.1.2.6, which has them for authorization endpoints
+pub(super) const WANTS_PERSON: [&str; 3] =
+    ["interaction_required", "consent_required", "login_required"];
+
 /// One token request.
 #[derive(Debug)]
 pub(super) struct TokenRequest<'a> {
@@ -289,7 +294,9 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
         // Keycloak refuses `offline_access` so.
         BasicErrorResponseType::Extension(code) if code == "not_allowed" => "not_allowed",
-        BasicErrorResponseType::Extension(_) => return None,
+        BasicErrorResponseType::Extension(code) => {
+            return WANTS_PERSON.into_iter().find(|known| known == code);
+        }
     })
 }
 

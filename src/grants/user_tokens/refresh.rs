@@ -17,7 +17,9 @@ use super::super::client_key::ClientProof;
 use super::super::failure::TokenFailure;
 use super::super::server_metadata::ServerMetadata;
 use super::super::token_claims;
-use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
+use super::super::token_endpoint::{
+    IssuedToken, TokenError, TokenGrant, TokenRequest, WANTS_PERSON,
+};
 use super::super::user_account::UserAccount;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
@@ -150,6 +152,11 @@ async fn ask(
             "invalid_grant" => return Ok(None),
             "invalid_client" if account.config.client.is_none() => {
                 return Err(unregister(account, &server.issuer, client_id).await.into());
+            }
+            // The refresh token may be good again once the person has acted: the grant stays.
+            code if WANTS_PERSON.contains(&code) => {
+                let why = format!("the authorization server says {code}");
+                return Err(TokenFailure::account_ended(&why).into());
             }
             _ => {}
         }

@@ -77,10 +77,19 @@ pub(in super::super) async fn granting_after<F: Future<Output = ()> + Send + 'st
     body: &'static str,
     first: impl Fn() -> F + Send + 'static,
 ) -> String {
+    answering("200 OK", body, first).await
+}
+
+/// A token endpoint that answers each request with `status` and `body`; `first` runs before each answer.
+async fn answering<F: Future<Output = ()> + Send + 'static>(
+    status: &str,
+    body: &'static str,
+    first: impl Fn() -> F + Send + 'static,
+) -> String {
     let (listener, url) = listener().await;
     let length = body.len();
     let answer = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n{body}"
     );
     #[expect(
@@ -183,4 +192,36 @@ async fn rotated_token_is_kept_whatever_the_answer_says_of_its_life() {
 async fn empty_refresh_token_replaces_none() {
     let body = r#"{"access_token":"newer","token_type":"Bearer","refresh_token":""}"#;
     assert_eq!(kept_of(body).await, "refresh-older");
+}
+
+/// How a refresh ends whose answer is `status` and `body`.
+async fn refreshed_by(
+    status: &str,
+    body: &'static str,
+) -> (Result<(), RefreshFailure>, Option<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+    let endpoint = answering(status, body, || async {}).await;
+    let older = record("older", Some(1), &endpoint);
+    account.vault.put_grant(&key(), &older).await.unwrap();
+    let seen = (older.access_token.as_ref(), RefreshCause::Age);
+    let outcome = refresh(&account, &key(), seen).await;
+    (outcome, stored(&account).await)
+}
+
+#[tokio::test]
+async fn server_that_wants_the_person_has_the_user_asked_and_ends_nothing() {
+    for body in [
+        r#"{"error":"interaction_required"}"#,
+        r#"{"error":"consent_required"}"#,
+        r#"{"error":"login_required"}"#,
+    ] {
+        let (outcome, kept) = refreshed_by("400 Bad Request", body).await;
+        let asks = |failure: &TokenFailure| failure.asks_user();
+        assert!(
+            matches!(&outcome, Err(RefreshFailure::Failed(failure)) if asks(failure)),
+            "{body}: {outcome:?}"
+        );
+        assert_eq!(kept.as_deref(), Some("older"));
+    }
 }
