@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use http::StatusCode;
 use http::header::RETRY_AFTER;
 use oauth2::AsyncHttpClient;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use url::Url;
 
 use super::documents::{DocumentClients, DocumentError, ReadAnswer};
@@ -50,7 +53,7 @@ impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
     }
 }
 
-/// The response, where `oauth2` can parse it.
+/// The response, where `oauth2` can parse it. A refusal with status 200, as of GitHub, gets that of RFC 6749 §5.2.
 pub(super) fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     let ReadAnswer {
         status,
@@ -69,11 +72,26 @@ pub(super) fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendE
             retry_after,
         });
     }
+    let is_refusal = status == StatusCode::OK && holds_error_alone(&body);
     let mut answer = http::Response::new(body);
-    *answer.status_mut() = status;
+    *answer.status_mut() = if is_refusal {
+        StatusCode::BAD_REQUEST
+    } else {
+        status
+    };
     *answer.headers_mut() = headers;
     if answer.body().is_empty() {
         return Err(SendError::Answer);
     }
     Ok(answer)
+}
+
+fn holds_error_alone(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Members {
+        error: Option<IgnoredAny>,
+        access_token: Option<IgnoredAny>,
+    }
+    let members = serde_json::from_slice::<Members>(body);
+    members.is_ok_and(|members| members.error.is_some() && members.access_token.is_none())
 }

@@ -236,7 +236,7 @@ pub(super) fn granted(answer: ReadAnswer) -> Result<Vec<u8>, TokenError> {
     let status = answer.status;
     let body = readable(answer).map_err(RequestTokenError::Request);
     let body = body.map_err(|error| error_of(error, status.as_u16()))?;
-    if status.is_success() {
+    if body.status().is_success() {
         return Ok(body.into_body());
     }
     let refusal = serde_json::from_slice(body.body());
@@ -294,6 +294,12 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
         // Keycloak refuses `offline_access` so.
         BasicErrorResponseType::Extension(code) if code == "not_allowed" => "not_allowed",
+        // GitHub's names for `invalid_grant`.
+        BasicErrorResponseType::Extension(code)
+            if code == "bad_refresh_token" || code == "bad_verification_code" =>
+        {
+            "invalid_grant"
+        }
         BasicErrorResponseType::Extension(code) => {
             return WANTS_PERSON.into_iter().find(|known| known == code);
         }

@@ -225,3 +225,20 @@ async fn server_that_wants_the_person_has_the_user_asked_and_ends_nothing() {
         assert_eq!(kept.as_deref(), Some("older"));
     }
 }
+
+// GitHub refuses so.
+#[tokio::test]
+async fn refusal_with_status_200_ends_the_account() {
+    let body = r#"{"error":"bad_refresh_token","error_description":"incorrect or expired"}"#;
+    let (outcome, kept) = refreshed_by("200 OK", body).await;
+    assert!(has_ended(&outcome), "{outcome:?}");
+    assert_eq!(kept, None);
+}
+
+// It may hold the only copy of the next refresh token.
+#[tokio::test]
+async fn token_beside_an_error_is_kept() {
+    let body =
+        r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","error":""}"#;
+    assert_eq!(kept_of(body).await, "next");
+}
