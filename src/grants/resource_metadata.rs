@@ -1,7 +1,7 @@
 //! `ResourceMetadata`: the document in which an upstream names its resource and its authorization servers. Spec: RFC
 //! 9728.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use url::Url;
 
 use super::challenge::Challenge;
@@ -13,10 +13,15 @@ use crate::telemetry::redact::shown;
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct ResourceMetadata {
     pub(super) resource: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "none_as_empty")]
     pub(super) authorization_servers: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "none_as_empty")]
     pub(super) scopes_supported: Vec<String>,
+}
+
+/// A list; `null`, which some servers write for none, is an empty one.
+fn none_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Fetches the metadata of `upstream` from the URL that the challenge names, else from the well-known URLs. `None`
@@ -125,6 +130,14 @@ mod tests {
         let found = places(&Url::parse(upstream).unwrap());
         let found: Vec<_> = found.iter().map(Url::as_str).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn list_that_is_null_is_empty() {
+        let text = r#"{"resource":"https://up.test","authorization_servers":["https://as.test"],"scopes_supported":null}"#;
+        let metadata: ResourceMetadata = serde_json::from_str(text).unwrap();
+        assert_eq!(metadata.authorization_servers, ["https://as.test"]);
+        assert!(metadata.scopes_supported.is_empty());
     }
 
     #[rstest]
