@@ -101,16 +101,17 @@ impl ClientChoice {
         let registers =
             mode != ClientRegistration::Document && server.consent.registration_endpoint.is_some();
         let was_unread = registers && self.was_unread(gateway, key);
-        match by_document {
-            Some(id) if !was_unread => {
-                self.attempts.insert(key.clone(), gateway.fetches());
-                Ok(ChosenClient {
-                    id: id.to_owned(),
-                    auth_method: "none".to_owned(),
-                    redirect_uri: gateway.redirect_of_document(),
-                    note: None,
-                })
+        let use_document = |id: &str| {
+            self.attempts.insert(key.clone(), gateway.fetches());
+            ChosenClient {
+                id: id.to_owned(),
+                auth_method: "none".to_owned(),
+                redirect_uri: gateway.redirect_of_document(),
+                note: None,
             }
+        };
+        match by_document {
+            Some(id) if !was_unread => Ok(use_document(id)),
             unread => {
                 let note = unread.map(|_| NOT_FETCHED);
                 if note.is_some() {
@@ -120,14 +121,25 @@ impl ClientChoice {
                          registering instead"
                     );
                 }
-                self.registered(account, gateway, server)
-                    .await
-                    .map(|record| ChosenClient {
+                let registered = self.registered(account, gateway, server).await;
+                match (registered, unread) {
+                    // The server may have the document all the same: kept from before, or fetched at another replica.
+                    (Err(AuthorizationError::Registration { source, .. }), Some(id)) => {
+                        let error: &(dyn std::error::Error + 'static) = &*source;
+                        tracing::warn!(
+                            upstream = %account.upstream, issuer = %server.issuer, error,
+                            "the authorization server does not register the gateway: using /connect/client.json again"
+                        );
+                        Ok(use_document(id))
+                    }
+                    (Err(error), _) => Err(error),
+                    (Ok(record), _) => Ok(ChosenClient {
                         id: record.client_id,
                         auth_method: record.auth_method,
                         redirect_uri: gateway.redirect_of_registration(&server.issuer),
                         note,
-                    })
+                    }),
+                }
             }
         }
     }
@@ -366,6 +378,24 @@ pub(super) mod tests {
         assert!(matches!(*source, RegistrationError::Unreadable));
         let source = source_after(now.checked_sub(AFTER_FAILURE).unwrap()).await;
         assert!(matches!(*source, RegistrationError::Request(_)));
+    }
+
+    // The server may have kept the document from before, or have fetched it at another replica.
+    #[tokio::test]
+    async fn document_is_used_again_where_the_server_registers_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account(&dir, "auto").await;
+        let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
+        let mut server = server(&["none"]);
+        // The egress rules forbid this address: no request is sent.
+        server.consent.registration_endpoint = Url::parse("https://10.1.2.3/register").ok();
+        let choice = ClientChoice::default();
+        for _ in 0..3 {
+            let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+            let client = chosen.unwrap();
+            assert_eq!(Some(&*client.id), gateway.document_id());
+            assert_eq!(client.note, None);
+        }
     }
 
     #[test]
