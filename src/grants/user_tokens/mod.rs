@@ -253,11 +253,20 @@ impl UserTokens {
         }
     }
 
-    /// Scopes that challenges of the upstream named for `key` and that its grant lacks.
+    /// Scopes that challenges of the upstream named for `key` and that its grant lacks; none once its user has connected
+    /// again.
     #[must_use]
     pub fn wider(&self, key: &GrantKey) -> Vec<String> {
-        let state = self.refreshes.known_state(key);
-        state.map_or_else(Vec::new, |state| lock(&state).source.further.clone())
+        let Some(state) = self.refreshes.known_state(key) else {
+            return Vec::new();
+        };
+        let connection = self.connection(key);
+        let state = lock(&state);
+        // The user may have connected again at another replica.
+        if connection.is_some_and(|connection| connection != state.lacking) {
+            return Vec::new();
+        }
+        state.source.further.clone()
     }
 
     /// Clears [`wider`](Self::wider), once the user was asked for these scopes.
@@ -285,6 +294,7 @@ impl UserTokens {
         let names: Vec<&str> = wanted.iter().map(String::as_str).collect();
         let names = names.join(" ");
         state.source.further = wanted.into_iter().collect();
+        state.lacking = grant.state.connection;
         Err(TokenFailure::needs_scopes(&names, grant.state.connection))
     }
 
@@ -367,6 +377,31 @@ mod tests {
             assert!(here.cached_grant(&key()).is_none());
             assert_eq!(tokens.connection(&key()), None, "{reading}");
         }
+    }
+
+    // As after a callback that another replica has answered.
+    #[tokio::test]
+    async fn scopes_are_wanted_until_the_user_connects_again_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = UserTokens::new(account_with(&dir, "").await);
+        let (here, there) = (tokens.vault().clone(), vault(&dir).await);
+        here.poll_changes().await.unwrap();
+        let record = record("token", None, "https://as.test/token");
+        here.put_grant(&key(), &record).await.unwrap();
+        let used = Arc::clone(&tokens).token(key()).await.unwrap();
+        let challenge = Challenge {
+            error: Some("insufficient_scope".to_owned()),
+            scopes: vec!["more".to_owned()],
+            ..Challenge::default()
+        };
+        let answered = Arc::clone(&tokens).answered(key(), used, StatusCode::FORBIDDEN, challenge);
+        let failure = answered.await.unwrap_err();
+        assert_eq!(failure.insufficient(), tokens.connection(&key()));
+        assert_eq!(tokens.wider(&key()), ["more"]);
+        there.put_grant(&key(), &record).await.unwrap();
+        here.poll_changes().await.unwrap();
+        tokens.kept(&key()).await.unwrap();
+        assert!(tokens.wider(&key()).is_empty());
     }
 
     // SPEC B-12

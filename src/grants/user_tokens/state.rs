@@ -9,6 +9,8 @@ use super::super::source_state::SourceState;
 #[derive(Debug, Default)]
 pub(super) struct PrincipalState {
     pub(super) source: SourceState,
+    /// The number of the connection that lacks the further scopes of `source`.
+    pub(super) lacking: i64,
     /// The version of the grant that the upstream refused, and that a refresh replaces.
     forced: i64,
 }
