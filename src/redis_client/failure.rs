@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+/// In the error of a script whose server refuses writes, before version 7 of Redis.
+const READONLY_IN_SCRIPT: &str = " -READONLY ";
+
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,14 +96,19 @@ impl RedisFailure {
     pub(super) fn ends_connection(&self) -> bool {
         match self {
             Self::Silent | Self::Broken(_) => true,
-            Self::Refused(error) => matches!(
-                error.kind(),
+            Self::Refused(error) => match error.kind() {
                 ErrorKind::Server(
                     ServerErrorKind::ReadOnly
-                        | ServerErrorKind::MasterDown
-                        | ServerErrorKind::BusyLoading
-                )
-            ),
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::BusyLoading,
+                ) => true,
+                // Before version 7 Redis says why a command of a script failed inside the error of the script.
+                ErrorKind::Server(ServerErrorKind::ResponseError) => {
+                    let detail = error.detail();
+                    detail.is_some_and(|detail| detail.contains(READONLY_IN_SCRIPT))
+                }
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -109,5 +117,33 @@ impl RedisFailure {
 impl From<RedisError> for RedisFailure {
     fn from(error: RedisError) -> Self {
         Self::of(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Value, parse_redis_value};
+
+    use super::*;
+
+    fn refused(reply: &str) -> RedisFailure {
+        let parsed = parse_redis_value(reply.as_bytes());
+        RedisFailure::of(parsed.and_then(Value::extract_error).unwrap_err())
+    }
+
+    #[test]
+    fn server_that_refuses_writes_is_given_up() {
+        let of_7 = "-READONLY You can't write against a read only replica. script: f3d1, on @user_script:25.\r\n";
+        assert!(refused(of_7).ends_connection());
+        let of_6 = "-ERR Error running script (call to f_f3d1): @user_script:25: @user_script: 25: \
+            -READONLY You can't write against a read only replica.\r\n";
+        assert!(refused(of_6).ends_connection());
+    }
+
+    #[test]
+    fn server_that_refuses_one_script_is_kept() {
+        let full = "-ERR Error running script (call to f_f3d1): @user_script:25: @user_script: 25: \
+            -OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        assert!(!refused(full).ends_connection());
     }
 }
