@@ -20,7 +20,7 @@ use crate::budget::BudgetExhausted;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{DecodeError, Message, MessageKind, json, meta};
+use crate::protocol::{DecodeError, Message, MessageKind, RequestId, json, meta};
 use crate::session::{LegacyClientLink, ResponseStream, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
@@ -133,12 +133,14 @@ async fn run(
 ) -> Response<Body> {
     let response_stream: Arc<ResponseStream> = Arc::default();
     let mut ready = Vec::new();
+    let mut refused = Vec::new();
     let mut calls = Vec::new();
     for (element, due) in elements {
         let message = match element {
             Ok(message) => message,
             Err(error) => {
                 let fault = reply::decode_fault(&error);
+                refused.extend(error.id().and_then(RequestId::parse));
                 ready.push(reply::error_response(&fault, error.id()));
                 continue;
             }
@@ -155,6 +157,7 @@ async fn run(
             MessageKind::Request => {
                 if let Some(exhausted) = over {
                     let fault = over_budget(exhausted);
+                    refused.extend(message.id().and_then(RequestId::parse));
                     ready.push(reply::error_response(&fault, message.id()));
                     continue;
                 }
@@ -170,13 +173,21 @@ async fn run(
                     due,
                 ) {
                     Ok(call) => calls.push(call),
-                    Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
+                    Err(fault) => {
+                        refused.extend(id.as_deref().and_then(RequestId::parse));
+                        ready.push(reply::error_response(&fault, id.as_deref()));
+                    }
                 }
             }
         }
     }
     let mut links: Vec<Arc<LegacyClientLink>> =
         calls.iter().map(|begun| Arc::clone(&begun.link)).collect();
+    // The errors of refused elements are sent behind all replies.
+    if links.len() + refused.len() > 1 {
+        let ids = links.iter().map(|link| link.id().clone());
+        response_stream.note_array(ids.chain(refused).collect());
+    }
     let Some(first) = links.pop() else {
         return if ready.is_empty() {
             reply::empty(StatusCode::ACCEPTED)

@@ -177,14 +177,18 @@ impl Session {
         recorder.lost_calls.take(stream)
     }
 
-    /// A new stream for the messages of the call `id`. A `request` is given where another replica may make the call again.
-    pub(super) fn new_stream(&self, id: &RequestId, request: Option<&Bytes>) -> Arc<EventStream> {
+    /// A new stream for the messages of the calls `ids`. A `request` is given where another replica may make the call again.
+    pub(super) fn new_stream(
+        &self,
+        ids: &[RequestId],
+        request: Option<&Bytes>,
+    ) -> Arc<EventStream> {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
         let key = StreamKey {
             session: self.key,
             stream: number,
         };
-        self.events.note_call(key, id, request);
+        self.events.note_calls(key, ids, request);
         let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
         forget_finished(&mut streams);

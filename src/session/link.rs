@@ -50,6 +50,8 @@ pub struct ResponseStream {
     opened: Mutex<Option<Waker>>,
     /// Whether the stream carries more than these calls.
     is_shared: bool,
+    /// Ids of the calls, where they are several.
+    array: OnceLock<Box<[RequestId]>>,
 }
 
 impl ResponseStream {
@@ -60,7 +62,14 @@ impl ResponseStream {
             stream: OnceLock::from(stream),
             opened: Mutex::default(),
             is_shared: true,
+            array: OnceLock::new(),
         })
+    }
+
+    /// Notes the `calls` of a JSON-RPC array, so that another replica can end each of them if this one is lost. Before one of
+    /// them is polled, and so opens the stream.
+    pub fn note_array(&self, calls: Box<[RequestId]>) {
+        drop(self.array.set(calls));
     }
 
     /// Whether several calls share the stream.
@@ -76,6 +85,7 @@ impl ResponseStream {
             stream: OnceLock::from(stream),
             opened: Mutex::default(),
             is_shared: false,
+            array: OnceLock::new(),
         })
     }
 }
@@ -123,10 +133,14 @@ impl LegacyClientLink {
         if let Some(stream) = self.response_stream.stream.get() {
             return stream;
         }
-        let stream = self
-            .response_stream
-            .stream
-            .get_or_init(|| self.session.new_stream(&self.id, self.request.get()));
+        let stream = self.response_stream.stream.get_or_init(|| {
+            if let Some(ids) = self.response_stream.array.get() {
+                // Its calls are not made again: the first reply would end the stream.
+                return self.session.new_stream(ids, None);
+            }
+            let id = std::slice::from_ref(&self.id);
+            self.session.new_stream(id, self.request.get())
+        });
         let waker = {
             let mut opened = lock(&self.response_stream.opened);
             // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the

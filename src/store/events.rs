@@ -101,10 +101,10 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
         self.append(at, events);
     }
 
-    /// Notes the call whose stream this is, for a process that has to end the stream without its reply. Before the first
-    /// event of the stream. Such a process makes the call again where its `request` is given, and is short. A store in this
-    /// process needs no such note.
-    fn note_call(&self, _at: StreamKey, _id: &RequestId, _request: Option<&Bytes>) {}
+    /// Notes the calls whose stream this is, for a process that has to end the stream without their replies. Before the
+    /// first event of the stream. Such a process makes a single call again where its `request` is given, and is short. A
+    /// store in this process needs no such note.
+    fn note_calls(&self, _at: StreamKey, _ids: &[RequestId], _request: Option<&Bytes>) {}
 
     /// Ready once the events of a stream up to `seq` are durable, or cannot be made so in time. Until then they
     /// are not written to a client. A store in this process is always ready.

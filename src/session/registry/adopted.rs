@@ -149,7 +149,7 @@ fn restore_streams(session: &Session, log: &RestoredLog) {
             let again = request.and_then(|request| lost_call(&stream, request, &open));
             match (again, &session.recorder) {
                 (Some((id, call)), Some(recorder)) => {
-                    session.events.note_call(key, &id, None);
+                    session.events.note_calls(key, &[id], None);
                     recorder.lost_calls.add(call);
                 }
                 _ => end_calls(&stream, &open),

@@ -1,4 +1,5 @@
 mod adopted;
+mod arrays;
 mod call_permits;
 mod implicit;
 mod listening;
@@ -17,18 +18,29 @@ use crate::seal::Sealer;
 use crate::session::DeliveryMode;
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
+const BOUNDS: LogBounds = LogBounds {
+    max_age: Duration::from_mins(5),
+    per_session: 1 << 20,
+    total: 1 << 20,
+};
+
 pub(in crate::session) struct Fixture {
     pub(in crate::session) sessions: Arc<SessionRegistry>,
     clock: Arc<TestClock>,
 }
 
 pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
+    let events = Arc::new(MemoryEvents::new(BOUNDS));
+    fixture_over(events, max_per_principal, max_total)
+}
+
+/// The same over another store of events.
+fn fixture_over(
+    events: Arc<dyn EventStore>,
+    max_per_principal: usize,
+    max_total: usize,
+) -> Fixture {
     let clock = TestClock::at(1_000_000);
-    let bounds = LogBounds {
-        max_age: Duration::from_mins(5),
-        per_session: 1 << 20,
-        total: 1 << 20,
-    };
     let settings = SessionSettings {
         idle: Duration::from_mins(1),
         absolute: Duration::from_mins(10),
@@ -40,7 +52,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
     let sessions = SessionRegistry::new(
         SessionIds::new(sealer, Ownership::ALONE),
         settings,
-        Arc::new(MemoryEvents::new(bounds)),
+        events,
         Arc::clone(&clock) as _,
         TaskSpawner::new(),
     );
@@ -261,13 +273,13 @@ async fn a_running_id_cannot_be_used_again() {
 async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     let f = fixture(1, 1);
     let session = f.open("alice").unwrap();
-    let long = session.new_stream(&RequestId::from(1), None);
+    let long = session.new_stream(&[RequestId::from(1)], None);
     for _ in 0..1100 {
         session
-            .new_stream(&RequestId::from(1), None)
+            .new_stream(&[RequestId::from(1)], None)
             .finish(Some(Bytes::from_static(b"{}")));
     }
-    let newest = session.new_stream(&RequestId::from(1), None);
+    let newest = session.new_stream(&[RequestId::from(1)], None);
     assert!(session.stream(long.number()).is_some());
     assert!(session.stream(long.number() + 1).is_none(), "the oldest");
     assert!(session.stream(newest.number() - 1).is_some());

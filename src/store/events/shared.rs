@@ -33,8 +33,8 @@ use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
 
 static REPLAY: Script = Script::new("events_replay", include_str!("shared/replay.lua"));
 
-/// Bytes of the ids that each entry of a stream repeats at most.
-const LONGEST_CALLS: usize = 1024;
+/// Bytes of the ids that each entry of a stream repeats at most: 50 calls of an array with UUIDs have 2 KB.
+const LONGEST_CALLS: usize = 3 << 10;
 /// Bytes of a request that the first entry of its stream has at most.
 const LONGEST_REQUEST: usize = 16 * 1024;
 /// Entries read at once.
@@ -213,6 +213,22 @@ impl SharedEvents {
     }
 }
 
+/// JSON array of the ids that have room in [`LONGEST_CALLS`]; `None` for none. A longer id is most likely no id: its stream
+/// ends without an error for it.
+fn array_of(ids: &[RequestId]) -> Option<Bytes> {
+    let mut calls = String::from("[");
+    for id in ids {
+        let id = id.to_string();
+        let comma = if calls.len() > 1 { "," } else { "" };
+        if calls.len() + comma.len() + id.len() < LONGEST_CALLS {
+            calls.push_str(comma);
+            calls.push_str(&id);
+        }
+    }
+    calls.push(']');
+    (calls.len() > 2).then(|| calls.into())
+}
+
 /// What the first entry of a stream says of its call that may be made again: its id and its request. Releases that know of
 /// ids alone skip the request.
 fn with_request(id: &RequestId, request: &Bytes) -> Bytes {
@@ -267,15 +283,16 @@ impl EventStore for SharedEvents {
         }
     }
 
-    fn note_call(&self, at: StreamKey, id: &RequestId, request: Option<&Bytes>) {
-        let calls = format!("[{id}]");
+    fn note_calls(&self, at: StreamKey, ids: &[RequestId], request: Option<&Bytes>) {
+        let Some(calls) = array_of(ids) else {
+            return;
+        };
         let request = request.filter(|request| request.len() <= LONGEST_REQUEST);
-        // A longer id is most likely no id: its stream ends without an error.
-        if calls.len() <= LONGEST_CALLS {
-            let first = request.map(|request| with_request(id, request));
-            let calls = StreamCalls::new(calls.into(), first);
-            self.writer.note_calls(at, calls);
-        }
+        let first = match ids {
+            [id] => request.map(|request| with_request(id, request)),
+            _ => None,
+        };
+        self.writer.note_calls(at, StreamCalls::new(calls, first));
     }
 
     fn poll_durable(&self, at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<Durability> {
@@ -352,6 +369,20 @@ mod tests {
         assert!(log.request(3, owner(1)).is_some());
         assert_eq!(log.request(3, owner(2)), None, "made again already");
         assert_eq!(log.request(4, owner(1)), None);
+    }
+
+    #[test]
+    fn ids_of_an_array_are_named_as_far_as_there_is_room() {
+        let [short, text] = ["1", "\"a\""].map(|id| RequestId::parse(id).unwrap());
+        let long = RequestId::parse(&format!("\"{}\"", "x".repeat(LONGEST_CALLS - 4)));
+        let long = long.unwrap();
+        assert_eq!(array_of(&[short.clone(), text]).unwrap(), r#"[1,"a"]"#);
+        assert_eq!(
+            array_of(std::slice::from_ref(&long)).unwrap().len(),
+            LONGEST_CALLS
+        );
+        assert_eq!(array_of(&[short, long]).unwrap(), "[1]");
+        assert_eq!(array_of(&[]), None);
     }
 
     #[test]

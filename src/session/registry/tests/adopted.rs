@@ -100,7 +100,7 @@ async fn adopted_session_goes_on_under_its_id() {
     assert_eq!((session.tag(), session.age().as_secs()), (7, 100));
     assert_eq!(session.levels().wanted(), Some(LogLevel::Error));
     assert!(session.subscriptions().covers("up", "file:///a"));
-    assert_eq!(session.new_stream(&RequestId::from(1), None).number(), 5);
+    assert_eq!(session.new_stream(&[RequestId::from(1)], None).number(), 5);
     let link = session.adopted_link("up").unwrap();
     assert_eq!(link.followed, ["file:///a"]);
     assert_eq!(link.first_id, NEXT.first_number());
