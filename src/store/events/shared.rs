@@ -29,6 +29,7 @@ use crate::ownership::Ownership;
 use crate::protocol::{RequestId, json};
 use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::store::pause::SpreadWork;
 use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
 
 static REPLAY: Script = Script::new("events_replay", include_str!("shared/replay.lua"));
@@ -205,10 +206,10 @@ impl SharedEvents {
     /// Sessions not reached yet are written with their next event.
     pub async fn write_again(&self, time: Duration) {
         let sessions = self.writer.sessions();
-        let pause = time / u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
+        let mut spread = SpreadWork::new(sessions.len(), time);
         for session in sessions {
             self.writer.enqueue_all(session);
-            tokio::time::sleep(pause).await;
+            spread.pause().await;
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
 use crate::store::fenced::FencedSessions;
+use crate::store::pause::SpreadWork;
 use crate::store::scripts::{ScriptCall, ScriptRunner, integer};
 
 /// Ended sessions that wait to be told at most; the records of the others expire.
@@ -211,10 +212,10 @@ impl RecordWriter {
     /// Records not reached yet are written when they are renewed.
     pub async fn write_again(&self, time: Duration) {
         let sessions: Vec<SessionKey> = self.tracked.iter().map(|entry| *entry.key()).collect();
-        let pause = time / u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
+        let mut spread = SpreadWork::new(sessions.len(), time);
         for session in sessions {
             self.change(session);
-            tokio::time::sleep(pause).await;
+            spread.pause().await;
         }
     }
 

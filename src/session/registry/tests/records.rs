@@ -66,6 +66,19 @@ async fn record_follows_its_session_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn records_are_written_again_within_the_time_given() {
+    let (f, store) = with_records();
+    let sessions: Vec<_> = (0..10).map(|_| f.open("alice").unwrap()).collect();
+    assert_eq!(store.ran().await.len(), sessions.len());
+    let began = Instant::now();
+    let writer = f.sessions.records.get().unwrap();
+    writer.write_again(Duration::from_millis(2)).await;
+    let took = began.elapsed();
+    assert!(took <= Duration::from_millis(4), "{took:?}");
+    assert_eq!(store.ran().await, ["record_put"; 10]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn session_of_another_replica_ends_without_a_word_to_the_store() {
     let (f, store) = with_records();
     let session = f.open("alice").unwrap();
