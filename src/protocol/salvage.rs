@@ -211,6 +211,7 @@ mod tests {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"result":{"share":NaN}}"#,
             r#"{"jsonrpc":"2.0","id":"7","error":"it failed"}"#,
+            r#"{"jsonrpc":"2.0","id":7.0,"error":"it failed"}"#,
             r#"{"jsonrpc":"2.0","id":7,"result":{},"result":{}}"#,
             "{\n  \"jsonrpc\": \"2.0\",\r\n  \"id\": 7,\n  \"result\": NaN\n}",
         ] {

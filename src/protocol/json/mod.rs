@@ -18,6 +18,8 @@ pub(crate) use scan::JsonScanner;
 use scan::is_plain;
 pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
 
+use super::number::DecimalNumber;
+
 /// How deep containers may nest at most, whatever the configuration says: the scanner recurses.
 pub const MAX_DEPTH: usize = 1024;
 
@@ -151,13 +153,22 @@ pub(crate) fn scanned_string(text: &str) -> Option<Cow<'_, str>> {
 /// What some writers put before a text in UTF-8. Readers may ignore it. Spec: RFC 8259 §8.1.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The number in `text`, plain or quoted: some servers return a number, such as an id, as a string.
+/// Longer spellings of a number are not looked at.
+const LONGEST_NUMBER: usize = 32;
+
+/// The number in `text`, plain, quoted or as `7.0`: some servers return a number, such as an id, as a string, and those
+/// that keep every number as a float write it with a point.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let spelled = text
         .strip_prefix('"')
         .and_then(|text| text.strip_suffix('"'));
-    spelled.unwrap_or(text).parse().ok()
+    let spelled = spelled.unwrap_or(text);
+    let as_float = || {
+        let short = Some(spelled).filter(|text| text.len() <= LONGEST_NUMBER);
+        DecimalNumber::parse(short?)?.integer()?.parse().ok()
+    };
+    spelled.parse().ok().or_else(as_float)
 }
 
 /// Byte range of `part` inside `whole`; `None` unless `part` is a slice of `whole`.

@@ -321,14 +321,19 @@ fn the_first_end_of_a_plain_run_is_found_whatever_follows() {
 }
 
 #[test]
-fn a_number_is_known_in_either_spelling() {
+fn a_number_is_known_in_every_spelling() {
+    let long = format!("7.{}", "0".repeat(1000));
     for (text, known) in [
         ("7", Some(7)),
         ("\"7\"", Some(7)),
+        ("7.0", Some(7)),
+        ("1e3", Some(1000)),
         ("\"7", None),
         ("\"seven\"", None),
-        ("7.0", None),
+        ("7.5", None),
         ("-7", None),
+        ("-7.0", None),
+        (&*long, None),
     ] {
         assert_eq!(number(text), known, "{text}");
     }

@@ -267,7 +267,10 @@ impl MessageParser {
     fn classify(self, text: &str) -> Result<MessageLayout, DecodeError> {
         let value = |span: Option<MemberSpan>| span.map(|span| json::slice(text, span.range()));
         let id_text = value(self.top.id);
-        let id = id_text.filter(|id| id.len() <= MAX_ID_BYTES && is_id(id));
+        // Who asked reads the number in the id of a response, however it is spelled.
+        let is_read =
+            |id: &str| is_id(id) || self.top.method.is_none() && json::number(id).is_some();
+        let id = id_text.filter(|id| id.len() <= MAX_ID_BYTES && is_read(id));
         let invalid = |reason| {
             // The id of a response is its receiver's. Spec: SPEC T-12.
             let answers = self.top.method.is_none()

@@ -104,6 +104,19 @@ fn an_id_is_a_string_or_an_integer(#[case] id: &str, #[case] read: Option<&str>)
     }
 }
 
+// Spec: SPEC U-14.
+#[rstest]
+#[case("7", Some(7))]
+#[case("\"7\"", Some(7))]
+#[case("7.0", Some(7))]
+#[case("7e0", Some(7))]
+fn the_number_in_the_id_of_a_response_is_read(#[case] id: &str, #[case] number: Option<u64>) {
+    let reply = read(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+    assert_eq!((reply.id(), reply.number()), (Some(id), number));
+    let half = parse(r#"{"jsonrpc":"2.0","id":7.5,"result":{}}"#);
+    assert!(half.is_err(), "{half:?}");
+}
+
 #[rstest]
 #[case(r#"{"id":1,"method":"a"}"#, Some("1"))]
 #[case(r#"{"jsonrpc":2.0,"id":1,"method":"a"}"#, Some("1"))]
