@@ -15,7 +15,7 @@ const USUAL_NAME: &[u8] = b"event: message\n";
 pub struct SseEvent {
     /// The event's `id` field, if present; an empty id resets the last event id.
     pub id: Option<String>,
-    /// Its type, UTF-8; absent means `message`.
+    /// Its type, UTF-8 and not empty; absent means `message`.
     pub event: Option<Bytes>,
     /// Its `data` lines, joined by line feeds.
     pub data: Bytes,
@@ -177,7 +177,8 @@ impl SseDecoder {
     /// reading the lines one by one.
     fn usual(&self, chunk: &Bytes) -> Option<UsualEvent> {
         let begins = self.before == BetweenLines::LineFeed && self.partial.is_empty();
-        if !begins || self.failed || !self.event.is_empty() {
+        // Bytes of an event that has begun count until its end, even if they say nothing.
+        if !begins || self.failed || self.size > 0 {
             return None;
         }
         let rest = chunk.get(self.at..)?;
@@ -287,7 +288,9 @@ impl SseDecoder {
         match field {
             EventField::Data => self.data(text.slice(start + skip..end)),
             EventField::Event => {
-                self.event.event = is_text(value).then(|| text.slice(start + skip..end));
+                // An empty type means `message`. Spec: HTML, "Server-sent events", interpreting an event stream.
+                let is_type = !value.is_empty() && is_text(value);
+                self.event.event = is_type.then(|| text.slice(start + skip..end));
             }
             EventField::Id if value.len() <= MAX_ID_BYTES && !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(ToOwned::to_owned);

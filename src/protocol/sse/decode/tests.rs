@@ -85,6 +85,25 @@ fn odd_ids_and_retries_are_ignored() {
 }
 
 #[test]
+fn an_empty_type_is_none() {
+    for text in ["event:\ndata: 1\n\n", "event: x\nevent\ndata: 1\n\n"] {
+        let events = decode(text.as_bytes(), usize::MAX);
+        assert_eq!((events.len(), &events[0].event), (1, &None), "{text:?}");
+    }
+    let mut decoder = SseDecoder::new(100);
+    for _ in 0..100 {
+        for part in ["event:\n", "data: 1\n\n"] {
+            decoder.feed(Bytes::from_static(part.as_bytes()));
+            assert!(
+                decoder
+                    .next()
+                    .is_ok_and(|event| event.is_none() == part.starts_with('e'))
+            );
+        }
+    }
+}
+
+#[test]
 fn an_unfinished_event_is_not_given_out() {
     assert!(data("data: 1\n").is_empty());
     assert_eq!(data("data: 1\n\ndata: 2"), ["1"]);
