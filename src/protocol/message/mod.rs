@@ -59,7 +59,17 @@ impl Message {
             return Err(DecodeError::invalid("a message is shorter than 4 GiB"));
         }
         let whole = ByteString::try_from(bytes).map_err(|_| DecodeError::NotUtf8)?;
-        let layout = Arc::new(parse::layout(&whole, bounds.into())?);
+        let bounds: MessageBounds = bounds.into();
+        let (whole, layout) = match parse::layout(&whole, bounds) {
+            Ok(layout) => (whole, layout),
+            Err(refused) => {
+                let outcome = parse::one_outcome(&whole, &refused).ok_or(refused)?;
+                let whole = ByteString::from(outcome);
+                let layout = parse::layout(&whole, bounds)?;
+                (whole, layout)
+            }
+        };
+        let layout = Arc::new(layout);
         Ok(Self { whole, layout })
     }
 

@@ -23,6 +23,27 @@ const MAX_ID_BYTES: usize = 4096;
 /// any number of members.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
+/// Why a message is refused that could be of several kinds.
+const SEVERAL_KINDS: &str = "only one of \"method\", \"result\" and \"error\" may be present";
+
+/// The text of a response that was `refused` for a second outcome which is null, without that one: some serialisers
+/// write every member, and clients that follow the schema refuse such a response.
+#[cold]
+pub(super) fn one_outcome(text: &str, refused: &DecodeError) -> Option<String> {
+    if !matches!(refused, DecodeError::InvalidRequest { reason, .. } if *reason == SEVERAL_KINDS) {
+        return None;
+    }
+    let members = json::members(text).ok()?;
+    let is_void = |name: &str, value: &str| matches!(name, "result" | "error") && value == "null";
+    let is_request = members.iter().any(|(name, _)| name == "method");
+    let void = members.iter().filter(|(name, value)| is_void(name, value));
+    if is_request || void.count() != 1 {
+        return None;
+    }
+    let kept = members.iter().filter(|(name, value)| !is_void(name, value));
+    Some(json::object(kept.map(|(name, value)| (&**name, *value))))
+}
+
 /// Finds the members that routing needs; refuses a text that is not a message.
 pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout, DecodeError> {
     let mut scanner = bounds.scanner(text, 0);
@@ -304,7 +325,7 @@ impl MessageParser {
             (None, None, Some(error)) if error.starts_with('{') => MessageKind::Response,
             (None, None, Some(_)) => return invalid("\"error\" must be an object"),
             (None, None, None) => return invalid("\"method\" is missing"),
-            _ => return invalid("only one of \"method\", \"result\" and \"error\" may be present"),
+            _ => return invalid(SEVERAL_KINDS),
         };
         let method = match (self.top.method, method_text) {
             (Some(span), Some(text)) => match method(span, text) {

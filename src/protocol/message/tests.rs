@@ -77,6 +77,28 @@ fn responses_show_result_or_error() {
     );
 }
 
+// Spec: JSON-RPC 2.0 §5.
+#[rstest]
+#[case(
+    r#"{"jsonrpc":"2.0","id":1,"result":{"a":[1]},"error":null}"#,
+    r#"{"jsonrpc":"2.0","id":1,"result":{"a":[1]}}"#
+)]
+#[case(
+    r#"{"jsonrpc": "2.0", "result": null, "error": {"code":1,"message":"m"}, "id": 1}"#,
+    r#"{"jsonrpc":"2.0","error":{"code":1,"message":"m"},"id":1}"#
+)]
+fn a_second_outcome_that_is_null_is_left_out(#[case] text: &str, #[case] left: &str) {
+    assert_eq!(read(text).bytes().as_ref(), left.as_bytes());
+}
+
+#[rstest]
+#[case(r#"{"jsonrpc":"2.0","id":1,"result":null,"error":null}"#)]
+#[case(r#"{"jsonrpc":"2.0","id":1,"method":"a","result":null}"#)]
+#[case(r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#)]
+fn what_may_be_of_several_kinds_is_refused(#[case] text: &str) {
+    assert!(refusal(text).0.starts_with("only one of"), "{text}");
+}
+
 // Spec: SPEC T-07.
 #[rstest]
 #[case("1", Some("1"))]
