@@ -83,9 +83,11 @@ impl ReplyMapper {
         target: &UpstreamTarget,
         message: Message,
     ) -> Result<Message, Fault> {
-        let cursor = message
-            .result_member("nextCursor")
-            .filter(|text| *text != "null");
+        let message = match mapping::without_null_cursor(&message) {
+            Some(bytes) => self.edits.parse(bytes)?,
+            None => message,
+        };
+        let cursor = message.result_member("nextCursor");
         let kept = match message.result_member("tools") {
             Some(tools) if !call.endpoint.tools.is_empty() => {
                 Some(mapping::kept_tools(tools, |name| {

@@ -133,6 +133,13 @@ pub(crate) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
     }))
 }
 
+/// A page of a list without a cursor that is null, as some servers end their lists: clients that follow the schema refuse
+/// such a page. `None` if nothing changes.
+pub(crate) fn without_null_cursor(page: &Message) -> Option<Bytes> {
+    let has_null = page.result_member("nextCursor") == Some("null");
+    has_null.then(|| page.edit().remove_result_member("nextCursor").finish())
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -144,6 +151,19 @@ mod tests {
         let tools = r#"[{"name":"read_a","x":1},{"name":"write"},{"title":"none"}]"#;
         let kept = kept_tools(tools, |name| name.starts_with("read_"));
         assert_eq!(kept, r#"[{"name":"read_a","x":1}]"#);
+    }
+
+    // SPEC C-40.
+    #[rstest]
+    #[case(r#"{"tools":[],"nextCursor":null}"#, Some(r#"{"tools":[]}"#))]
+    #[case(r#"{"nextCursor":null,"tools":[1]}"#, Some(r#"{"tools":[1]}"#))]
+    #[case(r#"{"tools":[],"nextCursor":""}"#, None)]
+    #[case(r#"{"tools":[]}"#, None)]
+    fn a_cursor_that_is_null_is_left_out(#[case] result: &str, #[case] left: Option<&str>) {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        let page = without_null_cursor(&Message::parse(text.into(), 128).unwrap());
+        let page = page.map(|page| Message::parse(page, 128).unwrap());
+        assert_eq!(page.as_ref().and_then(Message::result), left);
     }
 
     // SPEC C-86; BRIDGING §4.2.
