@@ -2,6 +2,7 @@
 
 pub mod account;
 mod asserted_tokens;
+mod breach_log;
 pub mod carrier;
 pub mod credentials;
 mod deadlines;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::breach_log;
 use crate::protocol::{Message, salvage};
 use crate::telemetry::metrics::LABELED;
 
@@ -16,6 +17,9 @@ pub(super) fn salvage(
 ) -> Option<Message> {
     let reply = salvage::reply_behind(line, depth, is_awaited)?;
     LABELED.upstream_salvaged.add(upstream, 1);
-    tracing::warn!(%upstream, "upstream wrote other text before a reply, on the same line");
+    let what = "upstream wrote other text before a reply, on the same line";
+    if let Some(muted) = breach_log::admit(upstream, what) {
+        tracing::warn!(%upstream, muted, "{what}");
+    }
     Some(reply)
 }

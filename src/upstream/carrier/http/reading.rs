@@ -19,7 +19,7 @@ use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::salvage;
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, ProgressNotice};
-use crate::telemetry::metrics::LABELED;
+use crate::upstream::breach_log;
 use crate::upstream::error::LinkError;
 
 /// How often a broken stream is resumed without any event in between.
@@ -101,8 +101,10 @@ impl HttpSession {
 
     /// Notes an event that is no message; later events may be messages (SPEC U-14).
     pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
-        LABELED.upstream_garbage.add(&self.upstream, 1);
-        tracing::warn!(upstream = %self.upstream, error = error.to_string(), "upstream sends what is no message");
+        breach_log::note(
+            &self.upstream,
+            &format!("an event is no JSON-RPC message: {error}"),
+        );
     }
 
     /// Reads one connection's worth of a stream; the reply if it came.

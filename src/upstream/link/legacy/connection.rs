@@ -23,6 +23,7 @@ use crate::call::{ServerDeclaration, UpstreamContinuation};
 use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::breach_log;
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
@@ -253,8 +254,7 @@ impl LegacyConnection {
 
     /// Notes a breach of the protocol that does not end the connection (SPEC U-14).
     pub(super) fn suspect(&self, what: &str) {
-        LABELED.upstream_garbage.add(&self.settings.name, 1);
-        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+        breach_log::note(&self.settings.name, what);
     }
 
     /// Sends a notification or a response; failures show in the calls.

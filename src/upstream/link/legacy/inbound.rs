@@ -15,6 +15,7 @@ use crate::call::{Notice, NoticeArrival, NoticeKind};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Era, Message, MessageKind, RequestId};
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::breach_log;
 use crate::upstream::carrier::AskedClient;
 
 impl LegacyConnection {
@@ -178,7 +179,9 @@ impl LegacyConnection {
         }
         if let Some(flaw) = input_request_rules::flaw(method, params) {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
-            tracing::warn!(upstream = %self.settings.name, method, flaw, "refused an input request");
+            if let Some(muted) = breach_log::admit(&self.settings.name, flaw) {
+                tracing::warn!(upstream = %self.settings.name, method, flaw, muted, "refused an input request");
+            }
             return self.answer_later(id, &Err(error(-32602, flaw)));
         }
         let withdrawn = match self.questions.open(&key) {
@@ -190,11 +193,15 @@ impl LegacyConnection {
                 LABELED
                     .upstream_questions_refused
                     .add(&self.settings.name, 1);
-                tracing::warn!(
-                    upstream = %self.settings.name,
-                    open_questions = self.settings.upstream.open_questions,
-                    "refused an input request: too many are open"
-                );
+                let what = "too many input requests are open";
+                if let Some(muted) = breach_log::admit(&self.settings.name, what) {
+                    tracing::warn!(
+                        upstream = %self.settings.name,
+                        open_questions = self.settings.upstream.open_questions,
+                        muted,
+                        "refused an input request: too many are open"
+                    );
+                }
                 return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }
         };

@@ -12,6 +12,7 @@ use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::upstream::breach_log;
 use crate::upstream::error::LinkError;
 use crate::upstream::salvage::salvage;
 
@@ -220,8 +221,7 @@ impl ModernConnection {
 
     /// Records a breach of the protocol that has no further consequences (SPEC U-14).
     pub(super) fn suspect(&self, what: &str) {
-        LABELED.upstream_garbage.add(&self.settings.name, 1);
-        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+        breach_log::note(&self.settings.name, what);
     }
 }
 
