@@ -28,6 +28,7 @@ RUN set -eu; \
     RUSTFLAGS="$(deploy/profile/flags.sh)" cargo build --locked --release --bin drawbridge; \
     rm -r src
 COPY config ./config
+COPY migrations ./migrations
 COPY src ./src
 # Newer than the stand-ins, whatever the checkout says.
 RUN find src -name '*.rs' -exec touch {} + \

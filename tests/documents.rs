@@ -5,6 +5,8 @@
 mod citations;
 #[path = "documents/compose.rs"]
 mod compose;
+#[path = "documents/image.rs"]
+mod image;
 #[path = "documents/kubernetes.rs"]
 mod kubernetes;
 #[path = "documents/links.rs"]
