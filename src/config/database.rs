@@ -160,4 +160,16 @@ mod tests {
         assert_eq!(config.keys.vault.len(), 1);
         assert!(!format!("{config:?}").contains("hunter2"));
     }
+
+    // As `check --assume-env` reads the example of docs/operations/backups.md.
+    #[test]
+    fn password_in_the_url_of_a_database_may_be_an_assumed_variable() {
+        let text = format!(
+            "{REST}[database]\nurl = \"postgres://gate:${{DATABASE_PASSWORD}}@host/a\"\n\
+             [keys]\nvault = [{{ id = \"k1\", key = \"${{VAULT_KEY}}\" }}]\n"
+        );
+        let assumed = |name: &str| Some(crate::config::placeholder(name));
+        let parsed = parse_config(&text, "gateway.toml", &assumed);
+        assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, load, parse, reference};
+use super::{Config, load, parse, placeholder, reference};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -69,6 +69,14 @@ fn the_configurations_of_deployments_load_without_a_doubt() {
         assert!(config.warnings.is_empty(), "{name}: {:?}", config.warnings);
         assert_eq!(config.cluster.is_some(), several.contains(name), "{name}");
     }
+}
+
+#[test]
+fn the_configuration_of_kubernetes_replicas_loads_with_assumed_variables() {
+    let text = std::fs::read_to_string(deployment("kubernetes/replicas/gateway.toml")).unwrap();
+    let assumed = |name: &str| Some(placeholder(name));
+    let parsed = parse(&text, "gateway.toml", &assumed);
+    assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
 }
 
 // The two halves of docker-compose.yml: tokens of the realm satisfy the gateway's configuration.

@@ -33,15 +33,23 @@ pub fn process_environment(name: &str) -> Option<String> {
 /// How the placeholder of a secret begins.
 const PLACEHOLDER: &str = "placeholder-for-the-variable-";
 
-/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`; that of a
-/// database if the name says so.
+/// Ends of names of variables that hold a part of a URL, and no URL.
+const PARTS: [&str; 8] = [
+    "PASSWORD", "PASS", "SECRET", "KEY", "USER", "NAME", "HOST", "PORT",
+];
+
+/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`, that of
+/// Redis if the name says so; that of a database if the name says so and names no part of a URL.
 #[must_use]
 pub fn placeholder(name: &str) -> String {
-    if name.contains("DATABASE") || name.contains("POSTGRES") {
+    let is_database = name.contains("DATABASE") || name.contains("POSTGRES");
+    if is_database && !PARTS.iter().any(|part| name.ends_with(part)) {
         return "postgres://placeholder.example.com/placeholder".to_owned();
     }
     if name.ends_with("URL") || name.ends_with("ENDPOINT") {
-        return "https://placeholder.example.com".to_owned();
+        let is_redis = name.contains("REDIS");
+        let scheme = if is_redis { "redis" } else { "https" };
+        return format!("{scheme}://placeholder.example.com");
     }
     format!("{PLACEHOLDER}{name}")
 }
@@ -182,6 +190,15 @@ mod tests {
                 .unwrap_err()
                 .contains(said)
         );
+    }
+
+    #[rstest]
+    #[case("TRACKER_URL", "https://placeholder.example.com")]
+    #[case("REDIS_URL", "redis://placeholder.example.com")]
+    #[case("DATABASE_URL", "postgres://placeholder.example.com/placeholder")]
+    #[case("DATABASE_PASSWORD", "placeholder-for-the-variable-DATABASE_PASSWORD")]
+    fn placeholder_is_what_the_name_says(#[case] name: &str, #[case] wanted: &str) {
+        assert_eq!(placeholder(name), wanted);
     }
 
     #[test]
