@@ -43,8 +43,14 @@ fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
         return DatabaseUrl::Sqlite(s.report.source.path(path));
     }
     let is_postgres = text.starts_with("postgres://") || text.starts_with("postgresql://");
-    if !is_postgres || Url::parse(text).is_err() {
-        let hint = Some("\"sqlite:<path>\" or \"postgres://user:password@host/name\"");
+    // `user:12/34@host` reads as the host `user` and its port 12.
+    let is_misread = |url: Url| url[url::Position::BeforePath..].contains('@');
+    if !is_postgres || Url::parse(text).map_or(true, is_misread) {
+        let hint = Some(if is_postgres {
+            "\"postgres://user:password@host/name\"; in a password `/`, `?` and `#` are written %2F, %3F and %23"
+        } else {
+            "\"sqlite:<path>\" or \"postgres://user:password@host/name\""
+        });
         s.error("url", "is no URL of a database", hint);
     }
     DatabaseUrl::Postgres(url.clone())
@@ -133,6 +139,15 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("database.url"), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn password_that_is_not_escaped_is_explained() {
+        for password in ["hunter2/b", "2/hunter2", "2?hunter2", "2#hunter2"] {
+            let server = format!("[database]\nurl = \"postgres://user:{password}@host/a\"\n");
+            let text = parsed(&server).unwrap_err().to_string();
+            assert!(text.contains("%2F") && !text.contains("hunter2"), "{text}");
+        }
     }
 
     #[test]

@@ -9,6 +9,9 @@ const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// Most hosts of one URL.
 const MAX_HOSTS: usize = 64;
+/// A password with characters that end the part of a URL in which it stands.
+const UNESCAPED: &str =
+    "has a `/`, `?` or `#` before its `@`: in a password they are written %2F, %3F and %23";
 
 /// Parses a URL such as `rediss://user:password@host:6379/0`. Certificates and the password of sentinels are separate
 /// keys.
@@ -24,10 +27,19 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
         ("rediss", kind) => (true, kind),
         _ => return Err(wanted.to_owned()),
     };
-    if rest.contains(['?', '#']) {
-        return Err("may not have a query or a fragment".to_owned());
+    if let Some((_, after)) = rest.split_once(['?', '#']) {
+        let what = if after.contains('@') {
+            UNESCAPED
+        } else {
+            "may not have a query or a fragment"
+        };
+        return Err(what.to_owned());
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    // The name of a master may have an `@`.
+    if kind != "sentinel" && path.contains('@') {
+        return Err(UNESCAPED.to_owned());
+    }
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (Some(user), hosts),
         None => (None, authority),
@@ -184,6 +196,16 @@ mod tests {
         let one = parse("rediss+cluster://a:1,b:2").unwrap();
         assert!(one.tls && matches!(one.topology, RedisTopology::Cluster));
         assert_eq!(one.nodes, [host("a", 1), host("b", 2)]);
+    }
+
+    #[rstest]
+    #[case("redis://gate:hunter2/b@h:6379")]
+    #[case("redis://gate:7/hunter2@h:6379")]
+    #[case("rediss+cluster://:hunter2?b@h")]
+    #[case("redis+sentinel://:hunter2#b@h/main")]
+    fn password_that_is_not_escaped_is_named(#[case] url: &str) {
+        let said = parse(url).unwrap_err();
+        assert!(said.contains("%2F") && !said.contains("hunter2"), "{said}");
     }
 
     #[rstest]
