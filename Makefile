@@ -17,6 +17,9 @@ RELEASE := RUSTFLAGS="$$(deploy/profile/flags.sh)" cargo build --release --locke
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Where cargo builds.
+BUILT := $(or $(CARGO_TARGET_DIR),target)
+
 # Where `make install` puts the program: the directory that rustup has put on the PATH.
 BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -24,10 +27,10 @@ BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 install: preconditions ## Builds the gateway, tuned, and puts it into ~/.cargo/bin, or BIN
 	$(RELEASE)
 	mkdir -p $(BIN)
-	install -m 755 target/release/drawbridge $(BIN)/drawbridge
+	install -m 755 $(BUILT)/release/drawbridge $(BIN)/drawbridge
 
 # Where `make run` has its program: built with the profile `quick`, with the allocator of the C library, and nowhere installed.
-QUICK := $(or $(CARGO_TARGET_DIR),target)/quick/drawbridge
+QUICK := $(BUILT)/quick/drawbridge
 
 .PHONY: run
 run: preconditions ## Builds the gateway quickly, and runs it with a demonstration upstream
