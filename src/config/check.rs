@@ -184,6 +184,9 @@ fn check_served(config: &Config, report: &ReadReport<'_>) {
 fn check_paths(config: &Config, report: &ReadReport<'_>) {
     let server = &config.server;
     let mut taken = vec![("/mcp", "the MCP endpoints"), ("/.well-known", "metadata")];
+    if config.has_user_accounts() {
+        taken.push(("/connect", "the pages where people connect accounts"));
+    }
     let sse = server.sse.as_ref().map(|sse| {
         [
             ("server.sse.path", &sse.stream),

@@ -102,6 +102,13 @@ use super::{OAUTH, OPEN, assert_refused};
     "collides with /mcp",
     "choose a path that is not below the other"
 )]
+#[case::path_of_the_connect_pages(
+    "[server.websocket]\nenabled = true\npath = \"/connect\"\n[upstreams.a]\nurl = \"https://a.test/mcp\"\n\
+     [upstreams.a.auth]\nkind = \"user_key\"",
+    "7:8: server.websocket.path: ",
+    "collides with /connect",
+    "choose a path that is not below the other"
+)]
 #[case::nested_paths(
     "[server.sse]\nenabled = true\nmessages = \"/sse/messages\"",
     "7:12: server.sse.messages: ",
