@@ -18,7 +18,7 @@ use crate::cause::{ErrorCause, LastCause};
 use crate::protocol::Revision;
 use crate::status;
 use crate::sync::backoff::Backoff;
-use crate::telemetry::metrics::LEVELS;
+use crate::telemetry::metrics::{LABELED, LEVELS};
 
 /// Failures in a row after which an upstream is down.
 const DOWN_AFTER: u32 = 2;
@@ -109,6 +109,9 @@ impl UpstreamHealth {
         LEVELS
             .upstream_state
             .set(&upstream, Availability::Connecting as i64);
+        for counter in [&LABELED.upstream_failed, &LABELED.upstream_lost] {
+            counter.begin(&upstream);
+        }
         Self {
             failures: FailureLog::new(Arc::clone(&upstream)),
             upstream,
@@ -331,6 +334,16 @@ mod tests {
 
     fn state(health: &UpstreamHealth) -> Availability {
         lock(&health.standing).state
+    }
+
+    #[test]
+    fn counters_of_the_alerts_have_a_series_before_the_first_failure() {
+        let name = "never-failed";
+        drop(UpstreamHealth::new(name.into(), FirstStarts::new(false)));
+        for counter in [&LABELED.upstream_failed, &LABELED.upstream_lost] {
+            let counts = counter.get();
+            assert!(counts.contains(&(name.to_owned(), 0)), "{counts:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

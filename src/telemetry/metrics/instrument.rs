@@ -195,6 +195,12 @@ impl LabeledCounter {
         lock(&self.values).values().sum()
     }
 
+    /// Has a count of `value` from now on, as `increase` of Prometheus does not see the first one of a new series.
+    /// `value` must be a name from the configuration: their number is not bounded here.
+    pub fn begin(&self, value: &str) {
+        lock(&self.values).entry(value.to_owned()).or_default();
+    }
+
     /// Counts `n` more for `value`.
     pub fn add(&self, value: &str, n: u64) {
         let mut values = lock(&self.values);
@@ -260,6 +266,23 @@ mod tests {
         for (name, n) in levels {
             assert_eq!(name, format!("upstream {n}"));
         }
+    }
+
+    #[test]
+    fn names_of_the_configuration_keep_counts_of_their_own() {
+        static LABELED: LabeledCounter = LabeledCounter::new("l", "1", "", "upstream");
+        let names: Vec<String> = (0..=LabeledCounter::MAX_VALUES)
+            .map(|n| format!("upstream {n}"))
+            .collect();
+        for name in &names {
+            LABELED.begin(name);
+        }
+        LABELED.add("upstream 100", 2);
+        LABELED.begin("upstream 100");
+        let counts = LABELED.get();
+        assert_eq!(counts.len(), names.len());
+        assert!(counts.contains(&("upstream 100".to_owned(), 2)));
+        assert!(counts.contains(&("upstream 0".to_owned(), 0)));
     }
 
     #[test]
