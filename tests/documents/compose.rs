@@ -115,3 +115,13 @@ fn replicas_differ_in_their_ports_alone() {
         assert_eq!(profiles, ["replicas"], "{name}");
     }
 }
+
+/// While a new volume is prepared, a server that ends again answers on the socket, and not by TCP.
+#[test]
+fn postgres_is_asked_by_tcp_whether_it_is_ready() {
+    let Some(services) = services() else { return };
+    let test: Vec<&str> = entries(&services["postgres"]["healthcheck"]["test"]).collect();
+    let host = test.iter().position(|word| *word == "--host");
+    let host = host.and_then(|at| test.get(at + 1));
+    assert_eq!(host, Some(&"127.0.0.1"), "{test:?}");
+}
