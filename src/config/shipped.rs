@@ -72,11 +72,13 @@ fn the_configurations_of_deployments_load_without_a_doubt() {
 }
 
 #[test]
-fn the_configuration_of_kubernetes_replicas_loads_with_assumed_variables() {
-    let text = std::fs::read_to_string(deployment("kubernetes/replicas/gateway.toml")).unwrap();
-    let assumed = |name: &str| Some(placeholder(name));
-    let parsed = parse(&text, "gateway.toml", &assumed);
-    assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+fn the_configurations_of_replicas_load_with_assumed_variables() {
+    for name in ["compose/replicas.toml", "kubernetes/replicas/gateway.toml"] {
+        let text = std::fs::read_to_string(deployment(name)).unwrap();
+        let assumed = |variable: &str| Some(placeholder(variable));
+        let parsed = parse(&text, name, &assumed);
+        assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+    }
 }
 
 // The two halves of docker-compose.yml: tokens of the realm satisfy the gateway's configuration.

@@ -39,9 +39,20 @@ const PARTS: [&str; 8] = [
 ];
 
 /// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`, that of
-/// Redis if the name says so; that of a database if the name says so and names no part of a URL.
+/// Redis if the name says so; that of a database if the name says so and names no part of a URL. A name that ends in `_PORT`
+/// has a port of its own, most likely, and one that ends in `_IP` an address.
 #[must_use]
 pub fn placeholder(name: &str) -> String {
+    if name == "PORT" || name.ends_with("_PORT") {
+        let digest = name.bytes().fold(0_u16, |digest, byte| {
+            digest.wrapping_mul(31).wrapping_add(u16::from(byte))
+        });
+        return (10_000 + digest % 50_000).to_string();
+    }
+    if name.ends_with("_IP") {
+        // Spec: RFC 5737 §3
+        return "192.0.2.1".to_owned();
+    }
     let is_database = name.contains("DATABASE") || name.contains("POSTGRES");
     if is_database && !PARTS.iter().any(|part| name.ends_with(part)) {
         return "postgres://placeholder.example.com/placeholder".to_owned();
@@ -193,6 +204,7 @@ mod tests {
     }
 
     #[rstest]
+    #[case("POD_IP", "192.0.2.1")]
     #[case("TRACKER_URL", "https://placeholder.example.com")]
     #[case("REDIS_URL", "redis://placeholder.example.com")]
     #[case("DATABASE_URL", "postgres://placeholder.example.com/placeholder")]
