@@ -1,5 +1,6 @@
 //! Warnings about settings that are valid but probably a mistake, each with its remedy.
 
+use std::net::IpAddr;
 use std::path::{Component, Path};
 
 use url::Url;
@@ -20,6 +21,7 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     check_addresses(config, report);
     check_times(config, report);
     check_vault_key(config, report);
+    check_replica_address(config, report);
     for upstream in &config.upstreams {
         match &upstream.carrier {
             CarrierConfig::Stdio(stdio) => check_paths(upstream, stdio, report),
@@ -53,6 +55,24 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
         let what = "4317 is the port of OTLP over gRPC, and OTLP over HTTP is spoken here";
         let hint = "collectors listen for it on 4318";
         report.warning("telemetry.otlp_endpoint", what, Some(hint));
+    }
+}
+
+/// Warns about a replica that others reach from its own machine alone, where Redis is on another one.
+fn check_replica_address(config: &Config, report: &ReadReport<'_>) {
+    let Some(cluster) = &config.cluster else {
+        return;
+    };
+    let is_here = |(host, _): &(String, u16)| {
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|it| it.is_loopback())
+    };
+    let listens_here = cluster.listen.ip().is_loopback() && cluster.advertise.is_none();
+    if listens_here && !cluster.redis.nodes.iter().any(is_here) {
+        let what =
+            "other replicas reach this one from its own machine alone, and Redis is on another";
+        let hint = "write \"0.0.0.0:8090\" for replicas on several machines; else name the address in `advertise`";
+        report.warning("cluster.listen", what, Some(hint));
     }
 }
 

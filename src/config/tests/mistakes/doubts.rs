@@ -4,6 +4,9 @@ use rstest::rstest;
 
 use super::{OAUTH, OPEN, assert_said, read};
 
+/// Long enough for keys and secrets.
+const KEY: &str = "0123456789abcdefghijklmnopqrstuv";
+
 // Columns: the file, the place, the doubt, the remedy.
 #[rstest]
 #[case::shared_principal(&format!("{OPEN}isolation = \"principal\"\n"), "5:13: upstreams.files.isolation: ", "without authentication everybody is one", "isolation")]
@@ -32,6 +35,7 @@ use super::{OAUTH, OPEN, assert_said, read};
 #[case::ignored_scopes_of_mcp(&format!("{OPEN}[mcp]\nrequired_scopes = [\"a\"]\n"), "6:19: mcp.required_scopes: ", "has no effect with auth.mode = \"none\"", "leave it out, or use mode = \"oauth\"")]
 #[case::home_of_a_program(&OPEN.replace("\"files\"", "\"$HOME/bin/files\""), "4:11: upstreams.files.command: ", "is taken as it is written: no shell reads", "write the whole path, or ${HOME} for the")]
 #[case::home_alone(&format!("{OPEN}args = [\"~\"]\n"), "5:9: upstreams.files.args[0]: ", "is taken as it is written: no shell reads", "write the whole path, or ${HOME} for the")]
+#[case::lonely_replica(&format!("{OPEN}[keys]\nseal = [{{ id = \"k1\", key = \"{KEY}\" }}]\n[cluster]\nredis = \"redis://redis.internal\"\nsecret = \"{KEY}\"\n"), "7:2: cluster.listen: ", "other replicas reach this one from its own", "write \"0.0.0.0:8090\" for replicas on several")]
 #[case::crowd(&format!("{OPEN}[upstreams.b]\ncommand = \"x\"\n[stdio]\nmax_children = 1\n"), "7:2: stdio.max_children_per_principal: ", "/mcp shows 2 stdio upstreams, and one caller", "a session needs one child of each; raise the")]
 fn a_doubt_is_a_warning(
     #[case] text: &str,
