@@ -29,6 +29,8 @@ fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let Some(schema) = member(params, "requestedSchema") else {
         return true;
     };
+    // Some serialisers write null for what is absent.
+    let content = content.filter(|content| *content != "null");
     let Ok(content) = json::members(content.unwrap_or("{}")) else {
         return false;
     };
@@ -182,6 +184,21 @@ mod tests {
             "elicitation/create",
             &json!({"message": "?", "requestedSchema": schema}),
         )
+    }
+
+    // SPEC M-65.
+    #[rstest]
+    #[case(r#"{"action":"accept","content":null}"#, true)]
+    #[case(r#"{"action":"accept"}"#, true)]
+    #[case(r#"{"action":"accept","content":[]}"#, false)]
+    fn a_form_without_required_fields_may_have_no_content(
+        #[case] answer: &str,
+        #[case] valid: bool,
+    ) {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let params = json!({"message": "?", "requestedSchema": schema});
+        let form = question("elicitation/create", &params);
+        assert_eq!(is_answered_by(&form, answer), valid);
     }
 
     // SPEC M-65.

@@ -96,6 +96,8 @@ impl RevisionProjection {
     ) -> Result<ResultChanges<'m>, UnusableResult> {
         let mut changes = ResultChanges::new();
         let kind = message.result_member("resultType");
+        // Some serialisers write null for what is absent.
+        let kind = kind.filter(|kind| *kind != "null");
         if self.from.era() == Era::Modern
             && let Some(kind) = kind
             && !KINDS.contains(&kind)
@@ -198,6 +200,12 @@ impl RevisionProjection {
         origin: &ResultOrigin<'m>,
         changes: &mut ResultChanges<'m>,
     ) -> Result<(), UnusableResult> {
+        // Legacy revisions have objects there: null stands for none.
+        let structured = message.result_member("structuredContent");
+        let has_none = structured == Some("null") && self.from.era() == Era::Legacy;
+        if has_none && origin.method == "tools/call" {
+            changes.push(("structuredContent", None));
+        }
         let mut put = |name, text: Cow<'m, str>| {
             if let Cow::Owned(_) = text {
                 changes.push((name, Some(text)));
@@ -209,7 +217,7 @@ impl RevisionProjection {
                 if let Some(content) = content.filter(|_| self.narrows_content()) {
                     put("content", self.blocks().content(content)?);
                 }
-                let Some(value) = message.result_member("structuredContent") else {
+                let Some(value) = structured.filter(|_| !has_none) else {
                     return Ok(());
                 };
                 if self.to.era() == Era::Legacy && is_empty(content) {

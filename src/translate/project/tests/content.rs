@@ -49,6 +49,26 @@ fn structured_content_alone_is_shown_as_text_too(#[case] from: Revision, #[case]
     }
 }
 
+// Serialisers of legacy servers write null for none.
+#[test]
+fn structured_content_of_a_legacy_server_that_is_null_is_left_out() {
+    let called = json!({"content": [], "structuredContent": null});
+    for to in [R5, R3] {
+        let result = shown(R4, to, "tools/call", &called);
+        assert_eq!(result.get("structuredContent"), None, "{result}");
+        assert_eq!(result["content"], json!([]));
+    }
+}
+
+#[test]
+fn result_type_that_is_null_is_none() {
+    let called = json!({"content": [], "resultType": null});
+    let result = shown(R5, R5, "tools/call", &called);
+    assert_eq!(result["resultType"], "complete");
+    let result = shown(R5, R4, "tools/call", &called);
+    assert_eq!(result.get("resultType"), None);
+}
+
 #[test]
 fn older_clients_get_no_output_schema_and_only_2025_11_25_learns_how_a_tool_is_run() {
     let tools = json!({"tools": [{"name": "t", "title": "T", "icons": [],

@@ -189,7 +189,8 @@ fn kind(
     extended: impl FnOnce() -> bool,
 ) -> Result<ResultKind, LinkError> {
     match reply.result_member("resultType") {
-        None | Some("\"complete\"") => Ok(ResultKind::Complete),
+        // Some serialisers write null for what is absent.
+        None | Some("null" | "\"complete\"") => Ok(ResultKind::Complete),
         Some("\"input_required\"") => Ok(ResultKind::InputRequired),
         // An unrequested task is run to completion for its caller (BRIDGING §3.8). Spec: SPEC K-10, K-19
         Some("\"task\"") if matches!(method, "tools/call" | "tasks/get") => {
@@ -281,6 +282,20 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    // Serialisers write null for what is absent. SPEC M-40
+    #[rstest]
+    #[case(r"{}", true)]
+    #[case(r#"{"resultType":null}"#, true)]
+    #[case(r#"{"resultType":"complete"}"#, true)]
+    #[case(r#"{"resultType":"null"}"#, false)]
+    #[case(r#"{"resultType":7}"#, false)]
+    fn result_without_a_type_is_complete(#[case] result: &str, #[case] is: bool) {
+        let reply = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        let reply = Message::parse(reply.into(), json::MAX_DEPTH).unwrap();
+        let kind = kind(&reply, "tools/call", || false);
+        assert_eq!(matches!(kind, Ok(ResultKind::Complete)), is, "{kind:?}");
+    }
 
     // A task that no client could follow is invalid. SPEC M-40, K-10, K-11
     #[rstest]
