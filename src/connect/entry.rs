@@ -126,7 +126,7 @@ impl ConnectPages {
         let (owner, record, upstream) = (kept.person.owner(), &kept.record, &*kept.upstream);
         let key = GrantKey::new(owner, &login_name(&record.issuer));
         fault_point::reached("login_redeemed");
-        if let Err(error) = self.parts.vault.put_grant(&key, record).await {
+        if let Err(error) = self.parts.vault.put_only_copy(&key, record).await {
             let error: &(dyn Error + 'static) = &error;
             tracing::error!(error, "kept login cannot be written to the database");
             return response::page(StatusCode::SERVICE_UNAVAILABLE, &views::no_database());

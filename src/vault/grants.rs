@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
 use super::{ConnectionState, GrantKey, GrantRecord, StoredGrant, Vault, programs};
@@ -12,6 +14,9 @@ use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
 /// How long a refused grant is not sent.
 pub const REFUSED_FOR: Duration = Duration::from_mins(1);
+/// Pause before the first retry of [`Vault::put_only_copy`], doubled by each further one, and for how long it tries again.
+const PAUSE: Duration = Duration::from_millis(200);
+const TRIED_FOR: Duration = Duration::from_secs(3);
 /// The lease column of a grant that is not being refreshed.
 pub(super) const NO_LEASE: [u8; 0] = [];
 
@@ -52,6 +57,30 @@ impl Vault {
     /// to the database.
     pub fn touch(&self, grant: &StoredGrant) {
         self.0.cache.touch(grant, self.now());
+    }
+
+    /// [`put_grant`](Self::put_grant) in several attempts, for tokens that nobody else has: the code that they were issued
+    /// for is used up, and their server would keep them good.
+    ///
+    /// # Errors
+    /// The database fails; no attempt begins after 3 seconds.
+    ///
+    /// # Cancel safety
+    /// Stored whole or not at all.
+    pub async fn put_only_copy(
+        &self,
+        key: &GrantKey,
+        record: &GrantRecord,
+    ) -> Result<i64, DatabaseError> {
+        let (began, mut pause) = (Instant::now(), PAUSE);
+        loop {
+            let stored = self.put_grant(key, record).await;
+            if stored.is_ok() || began.elapsed() + pause > TRIED_FOR {
+                return stored;
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
     }
 
     /// Stores a grant and replaces the previous one; returns its version.
@@ -359,4 +388,34 @@ const SELECT: &str =
 /// The values that select a grant.
 pub(super) fn find(key: &GrantKey) -> [SqlValue; 2] {
     [key.owner.bytes().into(), (&*key.upstream).into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{user_grant, vault};
+    use super::*;
+    use crate::call::Principal;
+    use crate::database::{Database, DatabasePlace};
+
+    #[tokio::test]
+    async fn only_copy_of_a_token_outlasts_a_short_outage() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = vault(&dir).await;
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let database = Database::open(&place).await.unwrap();
+        let key = GrantKey::new(Principal::anonymous().owner(), "up");
+        let record = user_grant("token");
+        let away = "ALTER TABLE grants RENAME TO away";
+        database.execute(away, &[]).await.unwrap();
+        assert!(vault.put_grant(&key, &record).await.is_err());
+        let back = async {
+            sleep(PAUSE / 2).await;
+            let back = "ALTER TABLE away RENAME TO grants";
+            database.execute(back, &[]).await.unwrap();
+        };
+        let (version, ()) = tokio::join!(vault.put_only_copy(&key, &record), back);
+        let version = version.unwrap();
+        let stored = vault.read_grant(&key).await.unwrap().unwrap();
+        assert_eq!(stored.version, version);
+    }
 }

@@ -74,7 +74,7 @@ impl CodeRedemption<'_> {
             .succeeded(&pending.scopes, token.scopes.as_ref());
         let record = self.record(token);
         fault_point::reached("code_redeemed");
-        let kept = account.vault.put_grant(self.key, &record).await;
+        let kept = account.vault.put_only_copy(self.key, &record).await;
         kept.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
         fault_point::reached("grant_stored");
         let now = SystemClock.now();
