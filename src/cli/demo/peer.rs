@@ -54,8 +54,19 @@ struct PeerState {
     can_elicit: bool,
     level: usize,
     asked: u64,
-    /// Running calls by the JSON text of their id, and questions by that of theirs.
+    /// Running calls by the JSON text of their id.
     running: HashMap<String, SyncSender<CallSignal>>,
+    /// Unanswered questions of running calls by the JSON text of their id: that of the call.
+    questions: HashMap<String, String>,
+}
+
+impl PeerState {
+    /// Forgets a call and its questions.
+    fn forget(&mut self, id: &Value) -> Option<SyncSender<CallSignal>> {
+        let id = id.to_string();
+        self.questions.retain(|_, call| *call != id);
+        self.running.remove(&id)
+    }
 }
 
 /// The client on the other end of the pipe.
@@ -73,6 +84,7 @@ impl DemoPeer {
             level: 1,
             asked: 0,
             running: HashMap::new(),
+            questions: HashMap::new(),
         };
         Self {
             out: Mutex::new(out),
@@ -143,7 +155,7 @@ impl DemoPeer {
 
     /// Forgets a call; `false` when it was cancelled and must not be answered.
     pub(super) fn finish(&self, id: &Value) -> bool {
-        self.state().running.remove(&id.to_string()).is_some()
+        self.state().forget(id).is_some()
     }
 
     /// Asks the client on behalf of the call `id`, whose inbox gets the answer.
@@ -152,8 +164,9 @@ impl DemoPeer {
             let mut state = self.state();
             state.asked += 1;
             let question = json!(format!("demo-{}", state.asked));
-            if let Some(inbox) = state.running.get(&id.to_string()).cloned() {
-                state.running.insert(question.to_string(), inbox);
+            let call = id.to_string();
+            if state.running.contains_key(&call) {
+                state.questions.insert(question.to_string(), call);
             }
             question
         };
@@ -164,7 +177,7 @@ impl DemoPeer {
 
     /// Signals the cancellation to a running call.
     pub(super) fn cancel(&self, id: &Value) {
-        if let Some(inbox) = self.state().running.remove(&id.to_string()) {
+        if let Some(inbox) = self.state().forget(id) {
             // A full inbox belongs to a call that is about to end anyway.
             drop(inbox.try_send(CallSignal::Cancelled));
         }
@@ -172,7 +185,9 @@ impl DemoPeer {
 
     /// Hands an answer to the call that asked.
     pub(super) fn deliver(&self, id: &Value, answer: Value) {
-        if let Some(inbox) = self.state().running.remove(&id.to_string()) {
+        let mut state = self.state();
+        let call = state.questions.remove(&id.to_string());
+        if let Some(inbox) = call.and_then(|call| state.running.get(&call)) {
             drop(inbox.try_send(CallSignal::Answer(answer)));
         }
     }
@@ -216,4 +231,34 @@ pub(super) fn in_background(
             }
         });
     spawned.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[test]
+    fn call_that_ends_leaves_no_question_behind() {
+        let peer = DemoPeer::new(Box::new(std::io::sink()), Arc::new(SystemClock));
+        for number in 0..2 * MAX_RUNNING {
+            let id = json!(number);
+            let inbox = peer.start(&id).ok().unwrap();
+            peer.ask(&id, "elicitation/create", &json!({})).unwrap();
+            if number % 2 == 0 {
+                peer.cancel(&id);
+                assert!(matches!(inbox.try_recv(), Ok(CallSignal::Cancelled)));
+            } else {
+                assert!(peer.finish(&id));
+            }
+        }
+        assert!(peer.state().questions.is_empty());
+        let id = json!("last");
+        let inbox = peer.start(&id).ok().unwrap();
+        peer.ask(&id, "elicitation/create", &json!({})).unwrap();
+        let question = json!(format!("demo-{}", 2 * MAX_RUNNING + 1));
+        peer.deliver(&question, json!({"action": "decline"}));
+        assert!(matches!(inbox.try_recv(), Ok(CallSignal::Answer(_))));
+        assert!(peer.finish(&id));
+    }
 }
