@@ -2,7 +2,7 @@
 //! time, and its silence makes no token bad.
 
 mod junk;
-mod jwt_end;
+mod jwt;
 mod server;
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use self::server::Server;
-use super::super::samples::{NOW, Signer, auth, claims, endpoint};
+use super::super::samples::{NOW, Signer, auth, endpoint};
 use super::super::*;
 use super::refusals::{assert_nothing_is_told, assert_one_line};
 use super::{FROM, assert_invalid, merged};
@@ -400,48 +400,4 @@ async fn a_jwt_is_asked_about_only_where_all_tokens_are() {
         assert_invalid(world.present(&forged).await, "token_signature");
         assert_eq!(world.server.questions().len(), questions);
     }
-}
-
-#[rstest]
-#[case::revoked(json!({"active": false}), "token_inactive")]
-#[case::somebody_else(json!({"sub": "mallory"}), "token_subject")]
-#[case::somebody_else_without_client(json!({"sub": "mallory", "client_id": null}), "token_subject")]
-#[case::another_client(json!({"client_id": "d"}), "token_subject")]
-#[tokio::test]
-async fn a_good_jwt_ends_when_its_issuer_says_otherwise(#[case] said: Value, #[case] reason: &str) {
-    let signer = Signer::new("k1");
-    let dir = tempfile::tempdir().expect("a directory");
-    super::publish(&dir, &[signer.jwk()]);
-    let world = World::with(|issuer| {
-        issuer.jwks_file = Some(dir.path().join("jwks.json"));
-        issuer.introspection.as_mut().expect("it is set").tokens = config::IntrospectedTokens::All;
-    })
-    .await;
-    world.server.says(&merged(world.server.good(), &said));
-    let token = signer.mint(&world.server.origin);
-    assert_invalid(world.present(&token).await, reason);
-}
-
-// RFC 7662 §2.2: `client_id` is optional in the answer. Some servers have another claim for it in their tokens.
-#[rstest]
-#[case::jwt(json!({}), json!({"client_id": null}))]
-#[case::answer(json!({"client_id": null}), json!({}))]
-#[tokio::test]
-async fn client_may_be_named_by_the_jwt_or_by_the_answer_alone(
-    #[case] claimed: Value,
-    #[case] said: Value,
-) {
-    let signer = Signer::new("k1");
-    let dir = tempfile::tempdir().expect("a directory");
-    super::publish(&dir, &[signer.jwk()]);
-    let world = World::with(|issuer| {
-        issuer.jwks_file = Some(dir.path().join("jwks.json"));
-        issuer.introspection.as_mut().expect("it is set").tokens = config::IntrospectedTokens::All;
-    })
-    .await;
-    world.server.says(&merged(world.server.good(), &said));
-    let claims = merged(claims(&world.server.origin), &claimed);
-    let token = signer.sign(&signer.header().to_string(), &claims.to_string());
-    let principal = world.present(&token).await.expect("a good token");
-    assert_eq!(principal.client(), "c");
 }
