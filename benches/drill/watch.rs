@@ -101,8 +101,7 @@ pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
     status_kib(pid, "VmRSS:")
 }
 
-/// The part of it that is the process's own: the rest are pages of files, such as the program, that the kernel maps as
-/// far as they are cached.
+/// Anonymous resident memory in KiB: what the process has allocated, without mapped pages of files such as the program.
 pub(crate) fn anonymous_kib(pid: u32) -> anyhow::Result<u64> {
     status_kib(pid, "RssAnon:")
 }

@@ -99,7 +99,7 @@ fn admin_url(text: &str) -> Result<Url, String> {
 impl AdminClient {
     fn at(url: &Url) -> Self {
         Self {
-            // There is one in every URL that begins with http://.
+            // A URL that begins with http:// always has a host.
             host: url.host_str().unwrap_or_default().to_owned(),
             port: url.port_or_known_default().unwrap_or(80),
             token: None,

@@ -19,7 +19,7 @@ pub(super) struct ResourceMetadata {
     pub(super) scopes_supported: Vec<String>,
 }
 
-/// A list; `null`, which some servers write for none, is an empty one.
+/// Reads a list; `null` becomes an empty list, as some servers write it.
 fn none_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Declarations of peers that write `null` for what they lack: some serialisers do so for every member without a value.
+//! Removes `null` members from declarations: some serialisers write one for every member without a value.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,8 @@ use super::json;
 /// Objects in objects that are looked into.
 const DEPTH: usize = 4;
 
-/// The object `declared` (JSON text of capabilities, or of a description of a program) without members that are `null`,
-/// which readers of the other side may refuse, or take for declared. What stands in `experimental` and `extensions` is
-/// left to those who define it, as is an object that repeats a member.
+/// Capabilities, `clientInfo` or `serverInfo` (JSON text of an object) without `null` members. Their reader may refuse a
+/// `null`, or take the member for declared. `experimental`, `extensions` and objects that repeat a member stay as they are.
 pub(crate) fn without_nulls(declared: &str) -> Cow<'_, str> {
     if declared.contains("null") {
         pruned(declared, DEPTH)

@@ -66,8 +66,8 @@ impl ResponseStream {
         })
     }
 
-    /// Notes the `calls` of a JSON-RPC array, so that another replica can end each of them if this one is lost. Before one of
-    /// them is polled, and so opens the stream.
+    /// Notes the `calls` of a JSON-RPC array, so that another replica can end each of them if this one is lost. Must come
+    /// before the stream opens, which the first poll of a call may do.
     pub fn note_array(&self, calls: Box<[RequestId]>) {
         drop(self.array.set(calls));
     }

@@ -59,7 +59,7 @@ where
         self.cache.get()?.get(key)
     }
 
-    /// The value under `key`; a missing one is made, once for all that wait for it.
+    /// The value under `key`. A missing one is made by one caller; concurrent callers wait for it.
     pub fn get_with(&self, key: K, make: impl FnOnce() -> V) -> V {
         self.made().get_with(key, make)
     }

@@ -59,8 +59,8 @@ impl Vault {
         self.0.cache.touch(grant, self.now());
     }
 
-    /// [`put_grant`](Self::put_grant) in several attempts, for tokens that nobody else has: the code that they were issued
-    /// for is used up, and their server would keep them good.
+    /// Retries [`put_grant`](Self::put_grant) with growing pauses. For tokens that were just issued for a code: the code
+    /// cannot be used again, and the tokens would stay valid at their server.
     ///
     /// # Errors
     /// The database fails; no attempt begins after 3 seconds.
