@@ -97,12 +97,17 @@ fn is_series(name: &str, metrics: &[Metric]) -> bool {
     })
 }
 
+/// The dashboard of Grafana.
+fn dashboard() -> serde_json::Value {
+    let text = read(&root().join("deploy/grafana/drawbridge.json"));
+    serde_json::from_str(&text).expect("JSON")
+}
+
 #[test]
 fn every_series_of_dashboard_and_rules_is_a_metric() {
     let known = metrics_with_kinds();
     let labels = labels();
-    let text = read(&root().join("deploy/grafana/drawbridge.json"));
-    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("panels");
     let targets = panels
         .iter()
@@ -137,10 +142,32 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
     assert!(names.is_empty(), "{names:?}");
 }
 
+// These gauges are 0 without `[cluster]`, too.
+#[test]
+fn a_gateway_without_replicas_has_neither_a_missing_lease_nor_a_lost_connection_to_redis() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().expect("panels");
+    for gauge in [
+        "drawbridge_cluster_lease_held",
+        "drawbridge_redis_connected",
+    ] {
+        let shown = panels
+            .iter()
+            .filter_map(|panel| panel["targets"].as_array())
+            .flatten()
+            .filter_map(|target| target["expr"].as_str())
+            .filter(|query| query.contains(gauge));
+        let of: Vec<&str> = shown.collect();
+        let is_held_back = |query: &&str| {
+            query.contains(" and (drawbridge_cluster_replicas{") && query.contains("} > 0 or ")
+        };
+        assert!(!of.is_empty() && of.iter().all(is_held_back), "{of:?}");
+    }
+}
+
 #[test]
 fn every_panel_that_a_page_names_is_on_the_dashboard() {
-    let text = read(&root().join("deploy/grafana/drawbridge.json"));
-    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("panels");
     let titles: Vec<_> = panels
         .iter()
