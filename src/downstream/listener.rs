@@ -236,6 +236,9 @@ impl Listener {
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
     pub async fn run<S: ResponseService>(self, service: S, tasks: TaskSpawner, workers: Workers) {
+        if self.is_public && self.settings.tls.is_some() {
+            ConnectionFailures::begin_handshakes();
+        }
         let entrance = ConnectionEntrance {
             settings: self.settings,
             pool: Arc::new(PermitPool::new(self.shares, self.is_public)),

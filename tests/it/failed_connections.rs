@@ -30,6 +30,20 @@ fn lines(gw: &Gateway) -> Vec<Value> {
         .collect()
 }
 
+// `increase` in an alert sees a failure only where the series was there before it.
+#[tokio::test]
+async fn count_of_failed_handshakes_begins_at_0() {
+    let (gw, _directory) = over_tls().await;
+    let (_, metrics) = gw.admin_text("/metrics").await.unwrap();
+    let begins = metrics.lines().any(|line| {
+        line.starts_with("drawbridge_connections_failed_total{")
+            && line.contains("\"tls_handshake\"")
+            && line.ends_with(" 0")
+    });
+    assert!(begins, "{metrics}");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn failed_handshake_has_a_line_and_a_count() {
     let (gw, _directory) = over_tls().await;

@@ -82,6 +82,13 @@ pub(super) struct ConnectionFailures {
 }
 
 impl ConnectionFailures {
+    /// Has a count of clients' failed handshakes from now on, for the alert: `increase` of Prometheus does not see the
+    /// first one of a new series.
+    pub(super) fn begin_handshakes() {
+        let word = ConnectionFailure::TlsHandshake.word();
+        LABELED.connections_failed.begin(word);
+    }
+
     /// Counts a client's failed connection, and logs the failure unless the same cause was logged within a minute.
     /// Failures on the admin listener are only logged.
     pub(super) fn note(

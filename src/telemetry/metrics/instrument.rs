@@ -196,7 +196,7 @@ impl LabeledCounter {
     }
 
     /// Has a count of `value` from now on, as `increase` of Prometheus does not see the first one of a new series.
-    /// `value` must be a name from the configuration: their number is not bounded here.
+    /// `value` must be a constant or a name from the configuration: their number is not bounded here.
     pub fn begin(&self, value: &str) {
         lock(&self.values).entry(value.to_owned()).or_default();
     }
