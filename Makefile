@@ -106,11 +106,12 @@ $(TOOLS)/fuzz-$(FUZZ):
 
 DRILL := target/release/drill
 
-# The gateway as `make install` and the image have it, and what drives it.
+# The gateway as `make install` and the image have it, and what drives it: in `target` whatever CARGO_TARGET_DIR says, where
+# the drill, deploy/profile/take.sh and tests/setup/soak.py look for them.
 .PHONY: drill
 drill: preconditions
-	$(RELEASE)
-	$(RELEASE) --features stubs --bin drill --bin stub-upstream --bin bare-proxy
+	$(RELEASE) --target-dir target
+	$(RELEASE) --target-dir target --features stubs --bin drill --bin stub-upstream --bin bare-proxy
 
 # The two programs that differ with the profile, compiled without it.
 UNTUNED := target/untuned

@@ -65,12 +65,17 @@ fn a_folder_with_a_space_in_its_name_does_not_break_the_flags() {
     assert_eq!(flags("a b", about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
 }
 
-/// What `make` would run for a target.
+/// What `make` would run for a target, where cargo builds in `target`.
 fn recipe(target: &str) -> String {
+    recipe_in("target", target)
+}
+
+/// The same with this directory in `CARGO_TARGET_DIR`.
+fn recipe_in(built: &str, target: &str) -> String {
     let output = Command::new("make")
         .args(["--dry-run", "--no-print-directory", target])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("CARGO_TARGET_DIR")
+        .env("CARGO_TARGET_DIR", built)
         .env_remove("MAKEFLAGS")
         .output()
         .expect("make");
@@ -93,4 +98,33 @@ fn make_install_builds_with_the_profile() {
     let install = recipe("install");
     assert!(install.contains("deploy/profile/flags.sh"), "{install}");
     assert!(install.contains("cargo build --release "), "{install}");
+}
+
+#[test]
+fn what_is_measured_is_built_where_it_is_run_from() {
+    let replicas = recipe_in("/elsewhere", "replicas");
+    assert!(
+        replicas.contains("target/release/drill replicas"),
+        "{replicas}"
+    );
+    let builds: Vec<&str> = replicas
+        .lines()
+        .filter(|line| line.contains("cargo build"))
+        .collect();
+    assert!(
+        builds.len() == 2
+            && builds
+                .iter()
+                .all(|line| line.contains("--target-dir target")),
+        "{builds:?}"
+    );
+}
+
+#[test]
+fn make_install_takes_the_program_from_where_cargo_has_built_it() {
+    let install = recipe_in("/elsewhere", "install");
+    assert!(
+        install.contains("install -m 755 /elsewhere/release/drawbridge "),
+        "{install}"
+    );
 }
