@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::image::{said, stage, words};
 use crate::{read, root, yaml};
 
 /// Services by name; `None` without a reader of YAML.
@@ -124,4 +125,45 @@ fn postgres_is_asked_by_tcp_whether_it_is_ready() {
     let host = test.iter().position(|word| *word == "--host");
     let host = host.and_then(|at| test.get(at + 1));
     assert_eq!(host, Some(&"127.0.0.1"), "{test:?}");
+}
+
+/// The file system of the image is read-only here: what the gateway writes goes to a volume or to memory.
+#[test]
+fn gateways_find_their_configuration_and_may_write_their_state() {
+    let Some(services) = services() else { return };
+    let image = stage("full");
+    let (user, state) = (said(&image, "USER"), said(&image, "WORKDIR"));
+    let (uid, _) = user.split_once(':').expect("user and group");
+    let start = words(&said(&image, "CMD"));
+    let file = start.last().expect("a configuration");
+    let services = services.as_object().expect("services");
+    let gateways = services
+        .iter()
+        .filter(|(_, service)| service["image"] == "drawbridge");
+    let gateways: Vec<_> = gateways.collect();
+    assert_eq!(gateways.len(), 4);
+    for (name, service) in gateways {
+        let mounts: Vec<&str> = entries(&service["volumes"]).collect();
+        let mount = format!(":{file}:ro");
+        assert!(
+            mounts.iter().any(|one| one.ends_with(&mount)),
+            "{name}: {mounts:?}"
+        );
+        let memory: Vec<&str> = entries(&service["tmpfs"]).collect();
+        assert!(memory.contains(&"/tmp"), "{name}: {memory:?}");
+        // An upstream's programs lie there.
+        let is_memory = memory
+            .iter()
+            .any(|one| one.starts_with(&format!("{state}:exec,uid={uid},")));
+        let is_volume = mounts.iter().any(|one| one.ends_with(&format!(":{state}")));
+        assert!(is_memory != is_volume, "{name}: {memory:?}, {mounts:?}");
+        if name != "migrate" {
+            let test: Vec<&str> = entries(&service["healthcheck"]["test"]).collect();
+            assert_eq!(
+                test,
+                ["CMD", "drawbridge", "health", "--config", file],
+                "{name}"
+            );
+        }
+    }
 }

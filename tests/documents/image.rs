@@ -1,4 +1,4 @@
-//! The image is built from all files that the program needs.
+//! The image is built from all files that the program needs, and both forms of it start the gateway alike.
 
 use std::collections::BTreeSet;
 
@@ -48,5 +48,118 @@ fn every_text_that_the_program_includes_reaches_the_build_of_the_image() {
         let kept = format!("!{folder}");
         let is_kept = context.lines().any(|line| line == kept);
         assert!(is_kept, ".dockerignore has no line `{kept}`");
+    }
+}
+
+/// The instructions of a stage of the Dockerfile, each as one line.
+pub(crate) fn stage(name: &str) -> Vec<String> {
+    let recipe = read(&root().join("Dockerfile")).replace("\\\n", " ");
+    let end = format!(" AS {name}");
+    let lines = recipe.lines().map(str::trim);
+    lines
+        .skip_while(|line| !(line.starts_with("FROM ") && line.ends_with(&end)))
+        .skip(1)
+        .take_while(|line| !line.starts_with("FROM "))
+        .filter(|line| !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What the one line of a stage with this instruction says.
+pub(crate) fn said(stage: &[String], instruction: &str) -> String {
+    let begin = format!("{instruction} ");
+    let lines: Vec<&str> = stage
+        .iter()
+        .filter_map(|line| line.strip_prefix(begin.as_str()))
+        .collect();
+    assert_eq!(lines.len(), 1, "{instruction}: {lines:?}");
+    lines.concat()
+}
+
+/// The words of a command in brackets.
+pub(crate) fn words(command: &str) -> Vec<String> {
+    let list = command.find('[').and_then(|at| command.get(at..));
+    serde_json::from_str(list.expect("a list")).expect("a list of words")
+}
+
+#[test]
+fn both_images_start_the_same_program_as_the_same_user() {
+    let (slim, full) = (stage("slim"), stage("full"));
+    for instruction in [
+        "USER",
+        "WORKDIR",
+        "EXPOSE",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    ] {
+        let (one, other) = (said(&slim, instruction), said(&full, instruction));
+        assert_eq!(one, other, "{instruction}");
+    }
+}
+
+#[test]
+fn an_image_asks_the_gateway_that_it_starts_for_its_health() {
+    let full = stage("full");
+    let start = [
+        words(&said(&full, "ENTRYPOINT")),
+        words(&said(&full, "CMD")),
+    ]
+    .concat();
+    let (program, options) = (&start[2], &start[3..]);
+    assert_eq!(start[..2], ["/usr/bin/tini", "--"]);
+    assert_eq!(
+        options,
+        ["serve", "--config", "/etc/drawbridge/gateway.toml"]
+    );
+    let health = words(&said(&full, "HEALTHCHECK"));
+    assert_eq!((&health[0], health[1].as_str()), (program, "health"));
+    assert_eq!(health[2..], options[1..]);
+}
+
+#[test]
+fn the_ports_of_an_image_are_those_of_a_configuration_without_any() {
+    let text = "[auth]\nmode = \"none\"\n[upstreams.demo]\nurl = \"https://mcp.example.com/mcp\"\n";
+    let config = drawbridge::config::parse(text, "gateway.toml", &|_| None);
+    let config = config.expect("a valid configuration");
+    let ports = [config.server.listen, config.admin.listen].map(|address| address.port());
+    let [public, admin] = ports;
+    assert_eq!(said(&stage("full"), "EXPOSE"), format!("{public} {admin}"));
+}
+
+#[test]
+fn the_user_of_an_image_owns_its_state_directory() {
+    let (parts, slim, full) = (stage("parts"), stage("slim"), stage("full"));
+    let user = said(&slim, "USER");
+    let (uid, gid) = user.split_once(':').expect("user and group");
+    let is_in = |stage: &[String], text: &str| stage.iter().any(|line| line.contains(text));
+    let state = said(&slim, "WORKDIR");
+    let owner = format!("install -d -o {uid} -g {gid} -m 0700 /root/state/drawbridge");
+    assert!(is_in(&parts, &owner), "{parts:?}");
+    assert!(is_in(
+        &parts,
+        &format!("drawbridge:x:{uid}:{gid}::{state}:")
+    ));
+    assert!(is_in(
+        &slim,
+        &format!("--chown={user} /root/state /var/lib")
+    ));
+    assert!(is_in(&full, &format!("useradd --uid {uid} --user-group ")));
+    let owner = format!("install -d -o drawbridge -g drawbridge -m 0700 {state}");
+    assert!(is_in(&full, &owner), "{full:?}");
+    // The gateway adds its own name.
+    let parent = state.strip_suffix("/drawbridge").expect("its own name");
+    for stage in [&slim, &full] {
+        assert!(said(stage, "ENV").contains(&format!("XDG_STATE_HOME={parent}")));
+    }
+    for file in [
+        "Dockerfile",
+        "docker-compose.yml",
+        "docs/operations/container.md",
+    ] {
+        let text = read(&root().join(file));
+        let all = text.split("uid=").skip(1);
+        let others: Vec<&str> = all.filter(|rest| !rest.starts_with(uid)).collect();
+        assert!(text.contains("uid=") && others.is_empty(), "{file}");
     }
 }
