@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds both images and runs each once, on a Debian machine without a container daemon: buildah in chroot isolation,
-# base images from debootstrap, and what is installed here: the Rust toolchain, Node (as nodejs.org or NodeSource
-# builds it), and uv by pip. Needs root.
+# base images from debootstrap, and what is installed here: the Rust toolchain, and Node (as nodejs.org or NodeSource
+# builds it). uv comes by pip. Needs root, and installs what else is missing.
 #
 #   make image-check            (or with IMAGE_CHECK_DIR=… for the gigabytes of intermediate files)
 #
@@ -20,8 +20,18 @@ say() { printf '\n== %s\n' "$*"; }
 die() { printf 'image-check: %s\n' "$*" >&2; exit 1; }
 
 [ "$(id -u)" = 0 ] || die 'root is needed, for chroot'
-command -v buildah > /dev/null && command -v debootstrap > /dev/null \
-  || apt-get install --yes --no-install-recommends buildah debootstrap
+missing=()
+needs() { command -v "$1" > /dev/null || missing+=("$2"); }
+needs buildah buildah
+needs debootstrap debootstrap
+needs curl curl
+needs pgrep procps
+python3 -m pip --version > /dev/null 2>&1 || missing+=(python3-pip)
+[ -e "$certificates" ] || missing+=(ca-certificates)
+if [ "${#missing[@]}" != 0 ]; then
+  apt-get update --quiet
+  apt-get install --yes --no-install-recommends "${missing[@]}"
+fi
 export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
 image() { buildah --root "$work/storage" --runroot "$work/run" "$@"; }
 mkdir -p "$work"
@@ -39,24 +49,27 @@ if ! image inspect --type image localhost/run-base > /dev/null 2>&1; then
   rm -rf "$work/rootfs"
 fi
 
-if ! image inspect --type image localhost/build-base > /dev/null 2>&1; then
+# One for each compiler, so that the toolchain of an earlier run is not taken for the one of today.
+build_base=localhost/build-base:$(rustc --version | cut -d ' ' -f 2)
+if ! image inspect --type image "$build_base" > /dev/null 2>&1; then
   say 'build base: a C compiler and the installed toolchain'
   toolchain=$(rustc --print sysroot)
   base=$(image from --pull-never localhost/run-base)
-  image run "$base" -- sh -c 'apt-get update -q && apt-get install -q --yes --no-install-recommends gcc g++ libc6-dev make cmake' \
+  image run "$base" -- sh -c 'apt-get update -q && apt-get install -q --yes --no-install-recommends gcc g++ libc6-dev make' \
     > "$work/build-base.log"
   image copy -q "$base" "$toolchain/bin" /usr/local/rust/bin
   image copy -q "$base" "$toolchain/lib" /usr/local/rust/lib
   # Dependencies come from this machine's registry cache, mounted below.
   image config --env PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     --env CARGO_HOME=/usr/local/cargo --env CARGO_NET_OFFLINE=true "$base"
-  image commit -q --rm "$base" localhost/build-base
+  image commit -q --rm "$base" "$build_base"
 fi
 
 if ! image inspect --type image localhost/node-base > /dev/null 2>&1; then
   say 'Node and uv, where their own images have them'
   node=$(readlink -f "$(command -v node)") || die 'Node is needed, with npm'
-  ! ldd "$node" | grep -q libnode || die "$node needs libraries of its distribution: take Node from nodejs.org"
+  # Not `grep -q`, which ends before ldd: the pipe would count as failed where it finds something.
+  ! ldd "$node" | grep libnode > /dev/null || die "$node needs libraries of its distribution: take Node from nodejs.org"
   base=$(image from scratch)
   image copy -q "$base" "$node" /usr/local/bin/node
   image copy -q "$base" "$(npm root --global)/npm" /usr/local/lib/node_modules/npm
@@ -80,7 +93,7 @@ registry=${CARGO_HOME:-$HOME/.cargo}/registry
 build() {
   say "the image $2"
   image build --pull-never --layers --target "$1" --tag "localhost/$2" \
-    --build-arg BUILD_IMAGE=localhost/build-base --build-arg RUN_IMAGE=localhost/run-base \
+    --build-arg BUILD_IMAGE="$build_base" --build-arg RUN_IMAGE=localhost/run-base \
     --build-arg NODE_IMAGE=localhost/node-base --build-arg UV_IMAGE=localhost/uv-base \
     --volume "$registry:/usr/local/cargo/registry" .
 }
@@ -166,11 +179,16 @@ run() {
   echo "/live answers: $live"
 
   gateway=$(gateways | head -n 1)
+  [ -n "$gateway" ] || { cat "$work/run.log"; die "port $admin_port answers, but no gateway runs in the image"; }
   uid=$(awk '/^Uid:/ { print $2 }' "/proc/$gateway/status")
   [ "$uid" = 10001 ] || die "the gateway runs as uid $uid"
   echo "the gateway runs as uid $uid"
 
   initialize /mcp 20
+  # The command of HEALTHCHECK; buildah does not keep it in an image of OCI form.
+  chroot --userspec="$user" "/proc/$gateway/root" \
+    /usr/local/bin/drawbridge health --config /etc/drawbridge/gateway.toml || die 'the health check fails'
+  echo 'the health check passes'
   if [ "$config" = "$work/online.toml" ]; then
     initialize /mcp/node 180
     initialize /mcp/python 180
