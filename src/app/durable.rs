@@ -73,17 +73,17 @@ impl DurableError {
     }
 }
 
-/// What happens where accounts are in the database and the key file is not there.
+/// What happens where the file of the database is not there, or that of the key of accounts in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostKey {
-    /// A new key is made: the accounts count as not connected, and people connect again.
+    /// Both are made. With a new key the accounts count as not connected, and people connect again.
     Replaced,
-    /// Nothing is opened: a program that runs as another user looks for the key in another place.
+    /// Nothing is made or opened: a program that runs as another user looks in another place.
     Refused,
 }
 
 /// Opens the vault where there is something in it, or may soon be: the file of the database is there, the database is a
-/// server, or callers have accounts of their own.
+/// server, or callers have accounts of their own and what is lost is replaced.
 ///
 /// # Errors
 /// See [`DurableError`].
@@ -98,7 +98,7 @@ pub async fn open_if_there(
         DatabaseUrl::Postgres(url) => Some(DatabasePlace::Postgres(url.clone())),
     };
     let place = match there {
-        None if config.has_user_accounts() => place(config, host)?,
+        None if config.has_user_accounts() && lost == LostKey::Replaced => place(config, host)?,
         None => return Ok(None),
         Some(there) => there,
     };

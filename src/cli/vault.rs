@@ -21,6 +21,10 @@ use crate::vault::{GrantListing, GrantState, Vault};
 /// Fewest hexadecimal digits that name a principal: those of access lines.
 const MIN_DIGITS: usize = 8;
 
+/// Said where there is no database.
+const NO_DATABASE: &str = "no account was ever connected: there is no database yet. If a gateway has accounts, run this \
+    as its user and with its state directory";
+
 /// What to do with the vault.
 #[derive(Debug, Subcommand)]
 pub(super) enum VaultCommand {
@@ -109,12 +113,15 @@ pub(super) fn migrate(file: &ConfigFile) -> ExitCode {
 pub(super) fn vault(command: &VaultCommand) -> ExitCode {
     match command {
         VaultCommand::List { file, json } => {
-            with_vault(file, async |vault| list(vault, *json).await)
+            let nothing = if *json { "[]" } else { NO_DATABASE };
+            with_vault(file, nothing, async |vault| list(vault, *json).await)
         }
         VaultCommand::Revoke { file, which } => {
-            with_vault(file, async |vault| revoke(vault, which).await)
+            with_vault(file, NO_DATABASE, async |vault| revoke(vault, which).await)
         }
-        VaultCommand::Rotate { file } => with_vault(file, async |vault| rotate(vault).await),
+        VaultCommand::Rotate { file } => {
+            with_vault(file, NO_DATABASE, async |vault| rotate(vault).await)
+        }
     }
 }
 
@@ -274,13 +281,15 @@ fn time(since_epoch: Duration) -> String {
         .to_string()
 }
 
+/// Does `work`, or says `nothing` where there is no database.
 fn with_vault(
     file: &ConfigFile,
+    nothing: &str,
     work: impl AsyncFnOnce(&Vault) -> Result<ExitCode, DatabaseError>,
 ) -> ExitCode {
     with_config(&file.config, async |config, host| {
         let Some(vault) = durable::open_if_there(config, host, LostKey::Refused).await? else {
-            out::say("no account was ever connected: there is no database yet");
+            out::say(nothing);
             return Ok(ExitCode::SUCCESS);
         };
         let done = work(&vault).await;

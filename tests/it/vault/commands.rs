@@ -114,6 +114,25 @@ async fn vault_is_listed_and_revoked_without_secrets() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+// As another user, or with another state directory, a command does not see the gateway's.
+#[tokio::test]
+async fn no_database_is_made_to_look_for_accounts_of_users() {
+    let machine = Machine::new(
+        "[upstreams.t]\nurl = \"https://t.example/mcp\"\n[upstreams.t.auth]\nkind = \"user_key\"\n",
+    );
+    for args in [
+        &["vault", "list"][..],
+        &["vault", "revoke", "--all"],
+        &["vault", "rotate"],
+    ] {
+        let said = machine.says(args).await;
+        assert!(said.contains("no database yet"), "{args:?}: {said}");
+    }
+    let json = machine.says(&["vault", "list", "--json"]).await;
+    assert_eq!(json, "[]\n");
+    assert!(!machine.state().exists(), "asking makes nothing");
+}
+
 #[tokio::test]
 async fn no_key_is_made_beside_accounts() {
     let machine = Machine::new("");
