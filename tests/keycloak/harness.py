@@ -29,7 +29,9 @@ URL = (
     f"{VERSION}/keycloak-quarkus-dist-{VERSION}.zip"
 )
 HOME = CACHE / f"keycloak-{VERSION}"
-GATEWAY = os.environ.get("DRAWBRIDGE_BIN", str(ROOT / "target/debug/drawbridge"))
+# Where cargo builds.
+BUILT = ROOT / (os.environ.get("CARGO_TARGET_DIR") or "target")
+GATEWAY = os.environ.get("DRAWBRIDGE_BIN", str(BUILT / "debug/drawbridge"))
 NODE = str(CACHE / "bin/node")
 MCP = "http://localhost:8080/mcp"
 KEYCLOAK = "http://localhost:8081"

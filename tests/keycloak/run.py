@@ -4,7 +4,7 @@
 Keycloak imports `deploy/keycloak/realm.json` as it is, and the gateway has the `[auth]` of
 `deploy/compose/gateway.toml` as it is. Their ports are fixed (8080, 8081), so all of it runs in a
 network namespace of its own where this machine allows that, and needs these ports otherwise.
-Needs `target/debug/drawbridge` and what `tests/setup/install.py` installs; fetches Keycloak itself.
+Needs `debug/drawbridge` where cargo builds, and what `tests/setup/install.py` installs; fetches Keycloak itself.
 The last line has the counts.
 
 Usage: run.py [name of a test]...
