@@ -187,10 +187,13 @@ fn read_token(file: &Path) -> Result<Secret, AdminRequestError> {
         error,
     })?;
     let token = text.trim();
-    if token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    let what = if token.is_empty() {
+        "the file is empty"
+    } else if token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(Secret::new(token));
-    }
-    let what = "the token has blanks or characters beyond ASCII";
+    } else {
+        "the token has blanks or characters beyond ASCII"
+    };
     Err(AdminRequestError::TokenFile {
         file: file.to_owned(),
         error: io::Error::new(io::ErrorKind::InvalidData, what),
@@ -259,6 +262,20 @@ mod tests {
     fn what_is_no_admin_port_is_refused(#[case] url: &str, #[case] why: &str) {
         let error = admin_url(url).unwrap_err();
         assert!(error.contains(why), "{error}");
+    }
+
+    #[rstest]
+    #[case("\n", "is empty")]
+    #[case("two words\n", "has blanks")]
+    fn a_file_without_a_token_is_named(#[case] text: &str, #[case] why: &str) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("admin.token");
+        std::fs::write(&file, text).unwrap();
+        let error = read_token(&file).unwrap_err().to_string();
+        assert!(
+            error.contains("admin.token") && error.contains(why),
+            "{error}"
+        );
     }
 
     #[test]
