@@ -6,8 +6,8 @@
 #     -v ./gateway.toml:/etc/drawbridge/gateway.toml:ro -p 8080:8080 drawbridge
 #
 # BUILD_IMAGE and RUN_IMAGE must come from the same distribution release: the program is linked against its C
-# library.
-ARG BUILD_IMAGE=rust:1.95-bookworm
+# library. The compiler is the very one of the profile in deploy/profile: another, also 1.95.1, does not use it.
+ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG RUN_IMAGE=debian:bookworm-slim
 # Node and npm lie in /usr/local there; uv and uvx in the root directory.
 ARG NODE_IMAGE=node:22-bookworm-slim

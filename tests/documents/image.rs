@@ -163,3 +163,36 @@ fn the_user_of_an_image_owns_its_state_directory() {
         assert!(text.contains("uid=") && others.is_empty(), "{file}");
     }
 }
+
+#[test]
+fn what_the_build_of_the_image_copies_is_there() {
+    let context = read(&root().join(".dockerignore"));
+    let build = stage("build");
+    let lines = build.iter().filter_map(|line| line.strip_prefix("COPY "));
+    for line in lines {
+        let mut paths: Vec<&str> = line.split_whitespace().collect();
+        // Where to.
+        paths.pop();
+        for path in paths {
+            assert!(root().join(path).exists(), "{path}");
+            let kept = format!("!{path}");
+            let is_kept = context.lines().any(|line| line == kept);
+            assert!(is_kept, ".dockerignore has no line `{kept}`");
+        }
+    }
+}
+
+#[test]
+fn the_image_is_built_with_the_compiler_of_the_profile() {
+    let recipe = read(&root().join("Dockerfile"));
+    let mut images = recipe
+        .lines()
+        .filter_map(|line| line.strip_prefix("ARG BUILD_IMAGE=rust:"));
+    let image = images.next().expect("an image of Rust");
+    let version = image.split('-').next().unwrap_or_default();
+    let profile = format!("rustc-{version}-x86_64-unknown-linux-gnu.profdata");
+    assert!(
+        root().join("deploy/profile").join(&profile).exists(),
+        "no {profile}"
+    );
+}
