@@ -48,10 +48,16 @@ pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
         };
     }
     let mut screen = std::io::stdout();
-    let clear = if screen.is_terminal() { CLEAR } else { "" };
+    let is_terminal = screen.is_terminal();
+    let clear = if is_terminal { CLEAR } else { "" };
     loop {
         let text = match look(&client, form.json) {
             Ok((text, _)) => text,
+            Err(error) if form.json && !is_terminal => {
+                // A program that reads JSON would fail at it.
+                out::complain(&format!("error: {error}"));
+                String::new()
+            }
             Err(error) => format!("error: {error}\n"),
         };
         let written = write!(screen, "{clear}{text}").and_then(|()| screen.flush());

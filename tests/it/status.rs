@@ -1,10 +1,11 @@
 //! `/status` on the admin port, access to the page, and the commands that fetch the page.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use http::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::harness::http::Actor;
@@ -199,6 +200,28 @@ async fn status_command_prints_the_state_and_fails_while_something_is_down() {
     let (code, text, _) = run(&["health", "--admin", &admin]).await;
     assert_eq!(code, Some(1));
     assert!(text.contains("refused"), "{text}");
+}
+
+// What reads JSON fails at any other line.
+#[tokio::test]
+async fn errors_stand_apart_from_the_json_that_is_watched() {
+    let url = gone().await;
+    let admin = url.strip_suffix("/mcp").unwrap();
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        .args(["status", "--watch", "--json", "--admin", admin])
+        .env_remove("DRAWBRIDGE_CONFIG")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let error = within("an error", errors.next_line()).await.unwrap();
+    let error = error.unwrap();
+    assert!(error.contains("refused"), "{error}");
+    watch.start_kill().unwrap();
+    let output = within("its end", watch.wait_with_output()).await.unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
 }
 
 #[tokio::test]
