@@ -10,8 +10,8 @@ const SENTINEL_PORT: u16 = 26379;
 /// Most hosts of one URL.
 const MAX_HOSTS: usize = 64;
 /// A password with characters that end the part of a URL in which it stands.
-const UNESCAPED: &str =
-    "has a `/`, `?` or `#` before its `@`: in a password they are written %2F, %3F and %23";
+const UNESCAPED: &str = "has a `/`, `?` or `#` before its `@`: in a password they are written %2F, %3F and %23, and an \
+    `@` in the name of a master %40";
 
 /// Parses a URL such as `rediss://user:password@host:6379/0`. Certificates and the password of sentinels are separate
 /// keys.
@@ -36,8 +36,8 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
         return Err(what.to_owned());
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    // The name of a master may have an `@`.
-    if kind != "sentinel" && path.contains('@') {
+    // An `@` in the name of a master is written %40.
+    if path.contains('@') {
         return Err(UNESCAPED.to_owned());
     }
     let (user, hosts) = match authority.rsplit_once('@') {
@@ -192,6 +192,15 @@ mod tests {
     }
 
     #[test]
+    fn name_of_a_master_may_have_an_escaped_at() {
+        let one = parse("redis+sentinel://h/main%40home").unwrap();
+        let RedisTopology::Sentinel { master, .. } = one.topology else {
+            panic!("sentinels");
+        };
+        assert_eq!(master, "main@home");
+    }
+
+    #[test]
     fn cluster_has_several_hosts() {
         let one = parse("rediss+cluster://a:1,b:2").unwrap();
         assert!(one.tls && matches!(one.topology, RedisTopology::Cluster));
@@ -203,6 +212,9 @@ mod tests {
     #[case("redis://gate:7/hunter2@h:6379")]
     #[case("rediss+cluster://:hunter2?b@h")]
     #[case("redis+sentinel://:hunter2#b@h/main")]
+    #[case("redis+sentinel://:hunter2/b@h/main")]
+    #[case("redis+sentinel://gate:7/hunter2@h:26379/main")]
+    #[case("redis+sentinel://gate:7/hunter2@h:26379")]
     fn password_that_is_not_escaped_is_named(#[case] url: &str) {
         let said = parse(url).unwrap_err();
         assert!(said.contains("%2F") && !said.contains("hunter2"), "{said}");
