@@ -3,6 +3,7 @@
 //! The only reader of the environment.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::secret::Secret;
@@ -28,6 +29,14 @@ pub fn process_environment(name: &str) -> Option<String> {
         return Some(std::env::current_exe().ok()?.to_str()?.to_owned());
     }
     value
+}
+
+/// Why a variable has no text, by its value in the environment.
+fn absence(value: Option<&OsStr>) -> &'static str {
+    match value.map(OsStr::to_str) {
+        Some(None) => "is not UTF-8 text",
+        Some(Some(_)) | None => "is not set",
+    }
 }
 
 /// How the placeholder of a secret begins.
@@ -101,7 +110,7 @@ impl<'s> ConfigSource<'s> {
     ///
     /// # Errors
     ///
-    /// The name of the missing variable, never the value of another one.
+    /// The name of the variable that is missing or not UTF-8, never the value of one.
     pub(super) fn expand<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
         let Some((start, mut rest)) = text.split_once('$') else {
             return Ok(Cow::Borrowed(text));
@@ -113,8 +122,10 @@ impl<'s> ConfigSource<'s> {
                 rest = after;
             } else if let Some(after) = rest.strip_prefix('{') {
                 let (name, after) = after.split_once('}').ok_or("`${` without a closing `}`")?;
-                let value = (self.env)(name)
-                    .ok_or_else(|| format!("environment variable {name} is not set"))?;
+                let value = (self.env)(name).ok_or_else(|| {
+                    let why = absence(std::env::var_os(name).as_deref());
+                    format!("environment variable {name} {why}")
+                })?;
                 out.push_str(&value);
                 rest = after;
             } else {
@@ -201,6 +212,14 @@ mod tests {
                 .unwrap_err()
                 .contains(said)
         );
+    }
+
+    #[test]
+    fn variable_that_is_not_utf8_is_not_called_unset() {
+        use std::os::unix::ffi::OsStrExt as _;
+        assert_eq!(absence(None), "is not set");
+        let latin_1 = OsStr::from_bytes(b"caf\xe9");
+        assert_eq!(absence(Some(latin_1)), "is not UTF-8 text");
     }
 
     #[rstest]

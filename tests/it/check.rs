@@ -62,6 +62,22 @@ async fn warnings_fail_where_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn variable_that_is_not_utf8_is_named_as_such() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let text = "[upstreams.a]\ncommand = \"sh\"\nenv = { KEY = \"${LATIN_1}\" }\n";
+    let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+    program.env("LATIN_1", std::ffi::OsStr::from_bytes(b"hunter2\xe9"));
+    let output = check_by(program, text, &[]).await;
+    let said = said(&output);
+    assert!(
+        said.contains("environment variable LATIN_1 is not UTF-8 text"),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2"), "{said}");
+    assert_eq!(output.status.code(), Some(78));
+}
+
+#[tokio::test]
 async fn unset_variables_are_assumed_where_that_is_asked_for() {
     let text = "[upstreams.a]\ncommand = \"sh\"\nenv = { KEY = \"${NOT_SET}\" }\n";
     let output = check(text, &[]).await;
