@@ -14,8 +14,9 @@ use super::reject::RejectReason;
 
 /// Keys kept per set.
 const MAX_KEYS: usize = 100;
-/// Keys tried per token.
-const MAX_TRIED: usize = 4;
+/// Keys tried per token: more than an issuer has in use at once, and a few milliseconds at most. All keys of a kind fit a
+/// token that names none.
+const MAX_TRIED: usize = 16;
 
 /// The keys of a set that can verify signatures; others are left out.
 #[derive(Debug, Default)]

@@ -57,6 +57,30 @@ async fn keys_of_kinds_we_do_not_know_do_not_spoil_a_set() {
     world.present(&token).await.expect("the good key is there");
 }
 
+// RFC 7515 §4.1.4: a token may leave out which key signed it.
+#[rstest]
+#[case::last_of_sixteen(15, None)]
+#[case::beyond(16, Some("token_signature"))]
+#[tokio::test]
+async fn sixteen_keys_are_tried_for_a_token_that_names_none(
+    #[case] before: usize,
+    #[case] refused: Option<&str>,
+) {
+    let world = World::new();
+    let mut keys: Vec<_> = (0..before).map(|_| Signer::new("k2").jwk()).collect();
+    keys.push(world.signer.jwk());
+    publish(&world.dir, &keys);
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
+    let token = world.changed(&json!({"kid": null}), &json!({}));
+    let result = world.present(&token).await;
+    match refused {
+        None => drop(result.expect("a good token")),
+        Some(reason) => assert_invalid(result, reason),
+    }
+}
+
 #[tokio::test]
 async fn a_token_of_a_foreign_key_is_refused() {
     let world = World::new();
