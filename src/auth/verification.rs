@@ -238,11 +238,16 @@ impl Authenticator {
         terms: &TokenPolicy<'_>,
     ) -> Result<u64, VerificationFailure> {
         issuer.refresh_stale(&self.tasks);
+        // A token that names no key fits every key of its kind, also where its own is not loaded yet.
+        let names_none = token.header.key_id.is_none();
+        let is_of_unknown_key = |reject: RejectReason| {
+            reject == RejectReason::UnknownKey || (reject == RejectReason::Signature && names_none)
+        };
         // Read before the keys: if they change in between, the entry is stale from the start.
         let generation = issuer.generation();
         if let Some(keys) = issuer.keys() {
             match keys.set.verify(token) {
-                Err(RejectReason::UnknownKey) => {}
+                Err(reject) if is_of_unknown_key(reject) => {}
                 result => return Ok(result.map(|()| generation)?),
             }
         }
@@ -254,8 +259,10 @@ impl Authenticator {
         match keys.set.verify(token) {
             // The issuer may have published its key since, and could not or may not be asked now: it
             // is not the token's fault, and a client told otherwise would throw it away. SPEC A-23
-            Err(RejectReason::UnknownKey)
-                if !keys.are_of(begun) && keys.may_lack_key(minted, terms.now) =>
+            Err(reject)
+                if is_of_unknown_key(reject)
+                    && !keys.are_of(begun)
+                    && keys.may_lack_key(minted, terms.now) =>
             {
                 Err(VerificationFailure::Unavailable("keys_outdated"))
             }

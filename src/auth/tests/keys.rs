@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::samples::{NOW, Signer, auth, encode, endpoint};
+use super::super::samples::{NOW, Signer, auth, claims, encode, endpoint};
 use super::super::*;
 use super::{FROM, ISSUER, World, assert_invalid, bearer, merged, publish};
 use crate::clock::TestClock;
@@ -114,6 +114,17 @@ async fn a_new_key_is_found_when_a_token_names_it() {
     let next = Signer::new("k2");
     publish(&world.dir, &[world.signer.jwk(), next.jwk()]);
     let token = next.mint(ISSUER);
+    world.present(&token).await.expect("the key was published");
+}
+
+// RFC 7515 §4.1.4: a token may leave out which key signed it.
+#[tokio::test]
+async fn a_new_key_is_found_when_a_token_names_none() {
+    let world = World::new();
+    let next = Signer::new("k2");
+    publish(&world.dir, &[next.jwk()]);
+    let header = merged(next.header(), &json!({"kid": null}));
+    let token = next.sign(&header.to_string(), &claims(ISSUER).to_string());
     world.present(&token).await.expect("the key was published");
 }
 
