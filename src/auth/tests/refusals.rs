@@ -1,5 +1,8 @@
 //! What the log says of refused tokens.
 
+use aws_lc_rs::hmac;
+
+use super::super::samples::encode;
 use super::*;
 use crate::telemetry::captured::LogCapture;
 
