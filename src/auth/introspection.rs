@@ -30,7 +30,7 @@ use super::token_policy::{MissingClaims, TokenPolicy};
 use crate::address::ClientNetwork;
 use crate::call::Principal;
 use crate::cause::LastCause;
-use crate::config;
+use crate::config::{self, IntrospectionAuth};
 use crate::secret::Secret;
 use crate::sync::fair_permits::{FairPermit, FairPermits};
 use crate::sync::single_flight::SingleFlight;
@@ -71,6 +71,7 @@ pub(super) struct IntrospectionClient {
     configured: Option<Url>,
     client_id: String,
     client_secret: Secret,
+    auth_method: IntrospectionAuth,
     /// Whether JWTs are asked about too, once their signature was found good.
     pub(super) all: bool,
     /// How long an answer counts, at most until the token expires.
@@ -99,6 +100,7 @@ impl IntrospectionClient {
             configured: config.endpoint.clone(),
             client_id: config.client_id.clone(),
             client_secret: config.client_secret.clone(),
+            auth_method: config.auth_method,
             all: config.tokens == config::IntrospectedTokens::All,
             max_age: config.max_age,
             endpoint: tokio::sync::Mutex::default(),
@@ -264,17 +266,21 @@ impl IntrospectionClient {
         {
             return Ok(known.clone());
         }
-        let (url, base, credentials_in_body) = if let Some(url) = &self.configured {
+        let (url, base, is_post_only) = if let Some(url) = &self.configured {
             (url.clone(), url.clone(), false)
         } else {
             let base = Url::parse(&self.issuer).map_err(DiscoveryError::from)?;
-            let (url, in_body) = discovery::introspection(&self.fetcher, &self.issuer).await?;
-            (url, base, in_body)
+            let (url, is_post_only) = discovery::introspection(&self.fetcher, &self.issuer).await?;
+            (url, base, is_post_only)
         };
         let found = IntrospectionEndpoint {
             url,
             base,
-            credentials_in_body,
+            credentials_in_body: match self.auth_method {
+                IntrospectionAuth::Auto => is_post_only,
+                IntrospectionAuth::Basic => false,
+                IntrospectionAuth::Post => true,
+            },
             found: Instant::now(),
         };
         Ok(endpoint.insert(found).clone())

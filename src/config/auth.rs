@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::auth_types::{
-    AuthConfig, AuthMode, IntrospectedTokens, IntrospectionConfig, IssuerConfig, ScopeImplies,
-    ToolScope,
+    AuthConfig, AuthMode, IntrospectedTokens, IntrospectionAuth, IntrospectionConfig, IssuerConfig,
+    ScopeImplies, ToolScope,
 };
 use super::declarations::ShownKey;
 use super::entry::BESIDE;
@@ -150,7 +150,9 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
         "Ask this issuer about tokens (RFC 7662): `tokens` = \"opaque\" asks about those that are \
          no JWTs, \"all\" about good JWTs too, so that a revoked one ends. An answer counts for \
          `max_age`, 5m at most, a refusal for 10s at most. `endpoint` is found by discovery when \
-         it is not there. Only one issuer may have this: an opaque token does not say whose it is.",
+         it is not there. `auth_method` says how the credentials are sent: \"client_secret_basic\" or \
+         \"client_secret_post\"; by default what the metadata offers, and HTTP Basic to an `endpoint` \
+         that is set here. Only one issuer may have this: an opaque token does not say whose it is.",
     )
     .inline(shown, |t| {
         let endpoint = t.key("endpoint", "Where to ask.").url("");
@@ -168,6 +170,11 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
             let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
             t.error("client_secret", "is required", Some(hint));
         }
+        let methods = [
+            ("auto", IntrospectionAuth::Auto),
+            ("client_secret_basic", IntrospectionAuth::Basic),
+            ("client_secret_post", IntrospectionAuth::Post),
+        ];
         let words = [
             ("opaque", IntrospectedTokens::Opaque),
             ("all", IntrospectedTokens::All),
@@ -182,6 +189,10 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
             endpoint,
             client_id: t.key("client_id", "The gateway there.").required("gateway"),
             client_secret: client_secret.unwrap_or_else(|| Secret::new("")),
+            auth_method: t
+                .key("auth_method", "How the credentials are sent.")
+                .choice("auto", &methods)
+                .unwrap_or(IntrospectionAuth::Auto),
             tokens: t
                 .key("tokens", "Which tokens are asked about.")
                 .choice("opaque", &words)

@@ -68,10 +68,23 @@ pub struct IntrospectionConfig {
     pub client_id: String,
     /// Its client secret.
     pub client_secret: Secret,
+    /// How both are sent.
+    pub auth_method: IntrospectionAuth,
     /// Which tokens are introspected.
     pub tokens: IntrospectedTokens,
     /// How long an answer is cached.
     pub max_age: Duration,
+}
+
+/// `introspection.auth_method`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IntrospectionAuth {
+    /// As the issuer's metadata wants it; `Basic` where the endpoint is configured.
+    Auto,
+    /// In the header `Authorization` (HTTP Basic).
+    Basic,
+    /// In the form.
+    Post,
 }
 
 /// `introspection.tokens`.

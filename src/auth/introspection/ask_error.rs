@@ -54,7 +54,8 @@ impl IntrospectionError {
         match self {
             Self::Discovery(error) => error.remedy(),
             Self::Credentials(_) => {
-                "correct `introspection.client_id` and `client_secret`, or let the issuer know this client"
+                "correct `introspection.client_id` and `client_secret`, let the issuer know this client, or set \
+                 `introspection.auth_method` to the one that the issuer takes"
             }
             Self::Refused(_) => {
                 "look into the log of the issuer, or of the firewall in front of it: it refuses this token"

@@ -39,6 +39,7 @@ impl World {
             endpoint: None,
             client_id: "gate way".to_owned(),
             client_secret: Secret::new("hunter:2"),
+            auth_method: config::IntrospectionAuth::Auto,
             tokens: config::IntrospectedTokens::Opaque,
             max_age: Duration::from_secs(30),
         });
@@ -114,6 +115,31 @@ async fn the_issuer_is_asked_with_our_credentials_and_names_the_caller() {
     );
     assert!(
         question.ends_with("token=opaque-1&token_type_hint=access_token"),
+        "{question}"
+    );
+}
+
+// RFC 6749 §2.3.1
+#[rstest]
+#[case::discovered(false)]
+#[case::configured(true)]
+#[tokio::test]
+async fn credentials_are_in_the_form_where_the_configuration_says_so(#[case] has_endpoint: bool) {
+    let world = World::with(|issuer| {
+        let endpoint = format!("{}/ask", issuer.issuer).parse().expect("a URL");
+        let introspection = issuer.introspection.as_mut().expect("it is set");
+        introspection.endpoint = has_endpoint.then_some(endpoint);
+        introspection.auth_method = config::IntrospectionAuth::Post;
+    })
+    .await;
+    world.present("opaque").await.expect("an active token");
+    let questions = world.server.questions();
+    let [question] = questions.as_slice() else {
+        panic!("one question: {questions:?}");
+    };
+    assert!(!question.contains("authorization:"), "{question}");
+    assert!(
+        question.ends_with("&client_id=gate+way&client_secret=hunter%3A2"),
         "{question}"
     );
 }
