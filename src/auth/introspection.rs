@@ -341,6 +341,11 @@ pub(super) fn validate(answer: &[u8], terms: &TokenPolicy<'_>) -> Result<Princip
             Some(_) => return Err(RejectReason::Type),
         }
     }
+    // Ory Hydra marks refresh tokens by this alone: its `token_type` is Bearer for them, too.
+    let usage = members.text("token_use")?.unwrap_or_default();
+    if !["", "access", "access_token"].contains(&&*usage) {
+        return Err(RejectReason::Type);
+    }
     terms.admit(&members, MissingClaims::Tolerated)
 }
 

@@ -156,9 +156,10 @@ impl Authenticator {
                 came.alg = of_header("alg").or_else(|| Some("none".to_owned()));
             }
             RejectReason::Type => {
-                came.typ = [of_header("typ"), of_claims("typ"), of_claims("token_type")]
+                let claimed = ["typ", "token_type", "token_use"].into_iter();
+                came.typ = of_header("typ")
                     .into_iter()
-                    .flatten()
+                    .chain(claimed.filter_map(of_claims))
                     .reduce(|typ, more| format!("{typ}, {more}"));
                 came.flaw = claims.as_ref().and_then(foreign_claim);
             }
@@ -288,9 +289,11 @@ fn foreign_claim(claims: &ClaimSet<'_>) -> Option<String> {
 /// The first claim that is not of its type.
 fn wrong_claim(claims: &ClaimSet<'_>, issuer: Option<&std::sync::Arc<Issuer>>) -> Option<String> {
     let subject = issuer.map_or("sub", |issuer| issuer.subject_claim.as_str());
-    let texts = ["iss", "client_id", "azp", "typ", "token_type", subject];
+    let kinds = ["typ", "token_type", "token_use"];
+    let texts = ["iss", "client_id", "azp", subject];
     let wrong = texts
         .into_iter()
+        .chain(kinds)
         .find(|name| claims.text(name).is_err())
         .or_else(|| (["aud", "scope", "scp"].into_iter()).find(|name| claims.texts(name).is_err()))
         .or_else(|| (["exp", "nbf", "iat"].into_iter()).find(|name| claims.time(name).is_err()));

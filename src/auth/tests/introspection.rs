@@ -162,6 +162,7 @@ async fn credentials_are_in_the_form_where_the_configuration_says_so(#[case] has
 #[case::bound(json!({"cnf": {"jkt": "x"}}), "token_bound")]
 #[case::bound_by_type(json!({"token_type": "DPoP"}), "token_bound")]
 #[case::refresh_token(json!({"token_type": "refresh_token"}), "token_type")]
+#[case::hydra_refresh_token(json!({"token_use": "refresh_token"}), "token_type")]
 #[case::keycloak_refresh_token(json!({"token_type": null, "typ": "Refresh"}), "token_type")]
 #[tokio::test]
 async fn what_the_issuer_says_is_judged_as_a_token_is(#[case] said: Value, #[case] reason: &str) {
@@ -193,6 +194,7 @@ async fn an_inactive_token_is_logged_and_not_told() {
 #[case::no_expiry(json!({"exp": null}))]
 #[case::no_type(json!({"token_type": null}))]
 #[case::small_letters(json!({"token_type": "bearer"}))]
+#[case::hydra(json!({"token_use": "access_token"}))]
 #[case::more(json!({"username": "Alice", "typ": "Bearer"}))]
 #[tokio::test]
 async fn what_an_answer_may_leave_out_is_not_missed(#[case] said: Value) {
