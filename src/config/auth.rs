@@ -88,7 +88,9 @@ fn scope_implies(s: &mut ConfigSection<'_>) -> ScopeImplies {
     let scope = s
         .key("scope", "Whoever has this scope has those below too.")
         .required("mcp:admin");
-    if let Err(what) = units::scope(&scope) {
+    if !scope.is_empty()
+        && let Err(what) = units::scope(&scope)
+    {
         s.error("scope", what, None);
     }
     ScopeImplies {
@@ -166,9 +168,11 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
         let client_secret = t
             .key("client_secret", "The gateway's secret there.")
             .secret();
-        if client_secret.is_none() && !t.has("client_secret") {
-            let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
-            t.error("client_secret", "is required", Some(hint));
+        let hint = Some("client_secret = \"${SECRET}\" or { file = \"…\" }");
+        match &client_secret {
+            Some(secret) if secret.expose().is_empty() => t.error("client_secret", "is empty", hint),
+            None if !t.has("client_secret") => t.error("client_secret", "is required", hint),
+            _ => {}
         }
         let methods = [
             ("auto", IntrospectionAuth::Auto),

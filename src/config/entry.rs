@@ -85,7 +85,7 @@ impl DeclaredKey<'_> {
             .unwrap_or_default()
     }
 
-    /// Required text.
+    /// Required text, not empty.
     pub(super) fn required(self, example: &str) -> String {
         self.document("text, required", ShownKey::Example(quote(example)));
         if self.value.is_none() {
@@ -94,8 +94,11 @@ impl DeclaredKey<'_> {
                 Some(&format!("for example {} = {}", self.name, quote(example))),
             );
         }
-        self.parsed("text", |text| Ok(text.to_owned()))
-            .unwrap_or_default()
+        let present = |text: &str| match text {
+            "" => Err("is empty".to_owned()),
+            text => Ok(text.to_owned()),
+        };
+        self.parsed("text", present).unwrap_or_default()
     }
 
     /// Optional text; empty text counts as missing.

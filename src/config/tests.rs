@@ -10,6 +10,7 @@ fn env(name: &str) -> Option<String> {
     match name {
         "TOKEN" => Some("hunter2".to_owned()),
         "PORT" => Some("9999".to_owned()),
+        "EMPTY" => Some(String::new()),
         _ => None,
     }
 }
