@@ -73,6 +73,10 @@ pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
 
 /// The fault of an issuer identifier. Spec: RFC 8414 §2.
 fn issuer_fault(issuer: &str) -> Option<&'static str> {
+    // A URL is parsed without them, and the identifier is compared with them.
+    if issuer.contains(char::is_whitespace) {
+        return Some("may not have blanks or line breaks");
+    }
     let Ok(url) = Url::parse(issuer) else {
         return Some("is not a URL");
     };

@@ -21,7 +21,8 @@ const UNESCAPED: &str = "has a `/`, `?` or `#` before its `@`: in a password the
 pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
     let wanted = "expected redis://host:6379, rediss:// for TLS, redis+sentinel://host:26379/name or \
         redis+cluster://host:6379";
-    let (scheme, rest) = url.split_once("://").ok_or(wanted)?;
+    // A variable may end with the line break of the file that it was made from.
+    let (scheme, rest) = url.trim_end().split_once("://").ok_or(wanted)?;
     let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
         ("redis", kind) => (false, kind),
         ("rediss", kind) => (true, kind),
@@ -170,6 +171,12 @@ mod tests {
         assert_eq!((one.database, one.tls), (3, true));
         assert_eq!(one.user.as_deref(), Some("gate"));
         assert_eq!(one.password.unwrap().expose(), "p@ss");
+    }
+
+    #[test]
+    fn line_break_at_the_end_is_no_part_of_the_url() {
+        let one = parse("redis://h:7000\n").unwrap();
+        assert_eq!(one.nodes, [host("h", 7000)]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::{OAUTH, assert_refused, read};
 #[case::query_issuer(&OAUTH.replace(".com", ".com?x=1"), "5:10: auth.issuers[0].issuer: ", "query", "write the `issuer` of its own metadata, such")]
 #[case::two_issuers(&format!("{OAUTH}[[auth.issuers]]\nissuer = \"https://auth.example.com\"\n"), "9:10: auth.issuers[1].issuer: ", "listed twice", "one [[auth.issuers]] has all keys of an")]
 #[case::issuer_that_is_no_url(&OAUTH.replace("https://auth.example.com", "auth.example.com"), "5:10: auth.issuers[0].issuer: ", "is not a URL", "write the `issuer` of its own metadata, such")]
+#[case::issuer_with_a_blank(&OAUTH.replace(".com", ".com "), "5:10: auth.issuers[0].issuer: ", "may not have blanks or line breaks", "write the `issuer` of its own metadata, such")]
 #[case::issuer_with_credentials(&OAUTH.replace("https://auth", "https://me:hunter2@auth"), "5:10: auth.issuers[0].issuer: ", "may not hold credentials", "write the `issuer` of its own metadata, such")]
 #[case::issuer_with_fragment(&OAUTH.replace(".com", ".com#x"), "5:10: auth.issuers[0].issuer: ", "may not have a query or a fragment", "write the `issuer` of its own metadata, such")]
 #[case::no_issuer_name(&format!("{OAUTH}[[auth.issuers]]\naudiences = [\"x\"]\n"), "8:1: auth.issuers[1].issuer: ", "is required", "for example issuer =")]
