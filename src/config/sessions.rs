@@ -110,7 +110,7 @@ pub(super) fn lists(s: &mut ConfigSection<'_>) -> ListsConfig {
                 "fresh",
                 "A list of an upstream up to 2025-11-25 answers again for this long, and three times \
                  as long while its changes are announced. After a tool was called it is asked for \
-                 again. 0 asks every time.",
+                 again. 0s asks every time.",
             )
             .duration_or_zero("5s"),
         total: s.key("total", "Lists kept in all.").size("32MiB"),
