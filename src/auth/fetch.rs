@@ -40,9 +40,12 @@ pub(super) enum FetchError {
 }
 
 impl From<reqwest::Error> for FetchError {
-    /// Without the URL, which the error of the fetch names.
+    /// Without the URL, which the error of the fetch names. A learned name that the resolver refused is `Refused`.
     fn from(error: reqwest::Error) -> Self {
-        Self::Transport(error.without_url())
+        match EgressRefusal::within(&error) {
+            Some(refusal) => Self::Refused(refusal),
+            None => Self::Transport(error.without_url()),
+        }
     }
 }
 
@@ -51,7 +54,8 @@ impl FetchError {
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Refused(_) => {
-                "correct the issuer's metadata: what it names on another origin has to be https and public"
+                "correct the issuer's metadata: what it names on another origin has to be https and public; or set \
+                 `jwks_file` (keys) or `introspection.endpoint`"
             }
             Self::Transport(error) => of_transport(error),
             Self::Status(300..=399) => {
@@ -223,6 +227,16 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    // SPEC X-01
+    #[tokio::test]
+    async fn learned_name_of_a_private_address_is_not_called_unknown() {
+        let clients = IssuerClients::new().expect("trust anchors");
+        let sent = clients.learned.get("https://localhost:9/").send().await;
+        let error = FetchError::from(sent.expect_err("a private address"));
+        assert!(matches!(error, FetchError::Refused(_)), "{error:?}");
+        assert!(error.remedy().contains("https and public"), "{error:?}");
+    }
 
     // SPEC A-24
     #[rstest]

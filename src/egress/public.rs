@@ -1,5 +1,6 @@
 //! Which URLs and addresses belong to the public internet.
 
+use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
@@ -19,6 +20,21 @@ pub enum EgressRefusal {
     /// The address is not a public one.
     #[error("the address is not public")]
     Address,
+}
+
+impl EgressRefusal {
+    /// The refusal among the sources of `error`: the resolver of a client refuses a name by an error of the connection.
+    #[must_use]
+    pub fn within(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(refusal) = error.downcast_ref() {
+                return Some(*refusal);
+            }
+            next = error.source();
+        }
+        None
+    }
 }
 
 /// Checks a learned URL without resolving its name: scheme,

@@ -5,7 +5,6 @@
 //! any other URL was learned from a document and must pass the egress rules. Redirects and the proxies of the
 //! environment are off; sizes and times are bounded. Spec: SPEC X-01.
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,23 +53,11 @@ pub(super) enum DocumentError {
 impl From<reqwest::Error> for DocumentError {
     /// Drops the URL, which the surrounding error names. A learned name that the resolver refused is `Refused`.
     fn from(error: reqwest::Error) -> Self {
-        match refusal_in(&error) {
+        match EgressRefusal::within(&error) {
             Some(refusal) => Self::Refused(refusal),
             None => Self::Transport(error.without_url()),
         }
     }
-}
-
-/// The egress refusal among the sources of `error`.
-fn refusal_in(error: &(dyn Error + 'static)) -> Option<EgressRefusal> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(refusal) = error.downcast_ref() {
-            return Some(*refusal);
-        }
-        next = error.source();
-    }
-    None
 }
 
 impl DocumentError {

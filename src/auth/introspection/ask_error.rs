@@ -42,7 +42,7 @@ impl IntrospectionError {
     pub(super) fn blame(&self) -> FailureCause {
         match self {
             Self::Credentials(_) => FailureCause::Credentials,
-            Self::Discovery(_) => FailureCause::Issuer,
+            Self::Discovery(_) | Self::Fetch(FetchError::Refused(_)) => FailureCause::Issuer,
             Self::Fetch(FetchError::Transport(error)) if error.is_connect() => FailureCause::Issuer,
             Self::Refused(_) => FailureCause::Token,
             _ => FailureCause::Unknown,
