@@ -58,7 +58,8 @@ impl IntrospectionError {
                  `introspection.auth_method` to the one that the issuer takes"
             }
             Self::Refused(_) => {
-                "look into the log of the issuer, or of the firewall in front of it: it refuses this token"
+                "look into the log of the issuer, or of the firewall in front of it: it refuses this token; if it refuses \
+                 every token, see `introspection.auth_method`"
             }
             Self::Fetch(error) => error.remedy(),
             Self::Status(_) | Self::Answer => {
