@@ -247,7 +247,11 @@ fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
              token.",
         )
         .optional("https://auth.example.com");
+    let has_blanks = issuer
+        .as_deref()
+        .is_some_and(|text| text.contains(char::is_whitespace));
     let what = match issuer.as_deref().map(units::web_url) {
+        Some(Ok(_)) if has_blanks => Some("may not have blanks or line breaks".to_owned()),
         Some(Ok(url)) if url.scheme() == "https" || units::is_loopback(&url) => None,
         Some(Ok(_)) => Some("must be https; plain http is for loopback hosts only".to_owned()),
         Some(Err(what)) => Some(what),

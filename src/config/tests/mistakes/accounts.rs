@@ -32,6 +32,7 @@ const WHOLE: &str = "kind = \"client_credentials\"\nissuer = \"https://as.exampl
 #[case::two_proofs(&format!("{WHOLE}\nprivate_key = \"hunter2\""), "auth.private_key: ", "stands beside `client_secret`", "keep one of them")]
 #[case::no_client(&format!("{KIND}\nclient_secret = \"hunter2\""), "auth.client_id: ", "is required", "for example client_id")]
 #[case::clear_issuer(&WHOLE.replace("https:", "http:"), "auth.issuer: ", "must be https", "loopback hosts only")]
+#[case::issuer_with_a_blank(&WHOLE.replace(".example", ".example "), "auth.issuer: ", "may not have blanks or line breaks", "")]
 #[case::no_issuer_url(&WHOLE.replace("https://as.example", "as.example"), "auth.issuer: ", "expected a URL", "https://")]
 #[case::two_words(&format!("{WHOLE}\nscopes = [\"a b\"]"), "auth.scopes[0]: ", "not a scope", "without spaces")]
 #[case::fragment(&format!("{WHOLE}\nresource = \"https://t.example/#x\""), "auth.resource: ", "may not have a fragment", "")]
