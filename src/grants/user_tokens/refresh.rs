@@ -107,7 +107,7 @@ pub(super) async fn refresh(
             continue;
         }
         match account.vault.leases().take(key, grant.version).await? {
-            LeaseOutcome::Held(lease) => match ask(account, &grant, lease).await? {
+            LeaseOutcome::Held(lease) => match ask(account, &grant, (lease, cause)).await? {
                 Some(Refreshed::Written) => return Ok(()),
                 Some(Refreshed::Changed) => {}
                 None => refused = Some(grant.version),
@@ -124,7 +124,7 @@ pub(super) async fn refresh(
 async fn ask(
     account: &UserAccount,
     grant: &StoredGrant,
-    lease: GrantLease,
+    (lease, cause): (GrantLease, RefreshCause),
 ) -> Result<Option<Refreshed>, RefreshFailure> {
     let (server, client_id, proof, token) = match parts(account, grant).await {
         Ok(parts) => parts,
@@ -143,7 +143,10 @@ async fn ask(
     };
     fault_point::reached("refresh_leased");
     let failure = match account.ask(&asked).await {
-        Ok(issued) => return write(account, grant, (lease, issued)).await.map(Some),
+        Ok(issued) => {
+            let written = write(account, grant, (lease, issued, cause)).await;
+            return written.map(Some);
+        }
         Err(error) => error,
     };
     give_back(account, lease).await;
@@ -205,10 +208,10 @@ async fn parts<'a>(
 async fn write(
     account: &UserAccount,
     grant: &StoredGrant,
-    (lease, issued): (GrantLease, IssuedToken),
+    (lease, issued, cause): (GrantLease, IssuedToken, RefreshCause),
 ) -> Result<Refreshed, RefreshFailure> {
     let record = match grant.record.kind {
-        GrantKind::Login => logged_in(&grant.record, issued),
+        GrantKind::Login => logged_in(&grant.record, issued, cause),
         GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
     };
     fault_point::reached("token_refreshed");
@@ -235,19 +238,27 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// The kept login with the next ID token. Without an ID token of the same person it has no token that could be sent, so
-/// that the vault has its refresh token revoked and its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
-fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
-    let id_token = issued.id_token.clone();
-    let id_token = id_token.filter(|token| token_claims::is_of(token, record));
+/// The kept login with the next ID token. A server need not give one: then the present one stays until it ends, unless the
+/// provider has refused it. Without an ID token of the same person there is no token that could be sent, so that the vault
+/// has the refresh token revoked and the user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
+fn logged_in(record: &GrantRecord, issued: IssuedToken, cause: RefreshCause) -> GrantRecord {
+    let is_given = issued.id_token.is_some();
+    let (id_token, access_ends) = if !is_given && cause == RefreshCause::Age && is_fresh(record) {
+        (record.access_token.clone(), record.access_ends)
+    } else {
+        let next = issued.id_token;
+        let next = next.filter(|token| token_claims::is_of(token, record));
+        let ends = next.as_ref().and_then(token_claims::ends);
+        (next, ends)
+    };
     if id_token.is_none() {
         tracing::warn!(
-            issuer = %record.issuer, given = issued.id_token.is_some(),
+            issuer = %record.issuer, given = is_given,
             "the identity provider gave no ID token of the same person for a refresh token: the user is asked to log in"
         );
     }
     GrantRecord {
-        access_ends: id_token.as_ref().and_then(token_claims::ends),
+        access_ends,
         refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
         access_token: id_token,
         scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),

@@ -6,8 +6,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::super::super::authorization::account_with;
 use super::*;
 use crate::call::Principal;
-use crate::vault::Vault;
 use crate::vault::samples::{user_grant, vault};
+use crate::vault::{TokenPlacement, Vault};
 
 pub(in super::super) fn key() -> GrantKey {
     GrantKey::new(Principal::anonymous().owner(), "up")
@@ -241,4 +241,37 @@ async fn token_beside_an_error_is_kept() {
     let body =
         r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","error":""}"#;
     assert_eq!(kept_of(body).await, "next");
+}
+
+// Spec: OpenID Connect Core 1.0 §12.2
+#[tokio::test]
+async fn login_without_another_id_token_lasts_as_long_as_its_own() {
+    const BODY: &str = r#"{"access_token":"opaque","token_type":"Bearer","refresh_token":"next"}"#;
+    for (lasts, cause, is_kept) in [
+        (60, RefreshCause::Age, true),
+        (0, RefreshCause::Age, false),
+        (60, RefreshCause::Refusal, false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+        Arc::get_mut(&mut account).unwrap().kind = GrantKind::Login;
+        let ends = SystemClock.now() + Duration::from_secs(lasts);
+        let ends = u64::try_from(ends.as_millis()).ok();
+        let login = GrantRecord {
+            kind: GrantKind::Login,
+            placement: TokenPlacement::None,
+            ..record("older", ends, &granting(BODY).await)
+        };
+        account.vault.put_grant(&key(), &login).await.unwrap();
+        let outcome = refresh(&account, &key(), (login.access_token.as_ref(), cause)).await;
+        assert_eq!(outcome.is_ok(), is_kept, "{outcome:?}");
+        assert_eq!(has_ended(&outcome), !is_kept, "{outcome:?}");
+        let kept = account.vault.read_grant(&key()).await.unwrap().unwrap();
+        let kept = kept.record;
+        assert_eq!(kept.access_ends, ends.filter(|_| is_kept));
+        for (token, expected) in [(kept.access_token, "older"), (kept.refresh_token, "next")] {
+            let token = token.map(|token| token.expose().to_owned());
+            assert_eq!(token.as_deref(), is_kept.then_some(expected));
+        }
+    }
 }
