@@ -14,6 +14,8 @@ const LIFE: Duration = Duration::from_hours(1);
 const MAX_PROGRAM: usize = 80;
 /// Bytes of the owner in a link.
 const OWNER_LEN: usize = 32;
+/// Longest list of scopes in a link, in bytes: the link is part of a URL, and of the cookie of a login that leads to it.
+const MAX_SCOPES: usize = 512;
 
 /// Contents of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +24,18 @@ pub struct ConsentLink {
     pub owner: OwnerKey,
     /// The calling program, by the name that it gives itself.
     pub program: String,
+    /// What the account lacks for the call. The page may be opened at another replica, to which the upstream has not said
+    /// it.
+    pub lacking: Option<LackingScopes>,
+}
+
+/// Scopes that an upstream demands of an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LackingScopes {
+    /// Number of the connection that lacks them; any other one may have them.
+    pub connection: i64,
+    /// The scopes, none of which holds white space. A link holds none if they have more than 512 bytes together.
+    pub scopes: Vec<String>,
 }
 
 /// Result of opening a link.
@@ -43,6 +57,15 @@ pub fn consent_url(
 ) -> String {
     let mut plain = link.owner.bytes().to_vec();
     plain.extend_from_slice(&(clock.now() + LIFE).as_secs().to_be_bytes());
+    let lacking = link.lacking.as_ref();
+    let connection = lacking.map_or(0, |lacking| lacking.connection);
+    let scopes = lacking.map(|lacking| lacking.scopes.join(" "));
+    let scopes = scopes.filter(|scopes| scopes.len() <= MAX_SCOPES);
+    let scopes = scopes.unwrap_or_default();
+    plain.extend_from_slice(&connection.to_be_bytes());
+    let length = u16::try_from(scopes.len()).unwrap_or_default();
+    plain.extend_from_slice(&length.to_be_bytes());
+    plain.extend_from_slice(scopes.as_bytes());
     let program: String = link.program.chars().take(MAX_PROGRAM).collect();
     plain.extend_from_slice(program.as_bytes());
     let handle = sealer.seal(SealPurpose::ConnectLink, upstream.as_bytes(), &plain);
@@ -60,12 +83,21 @@ pub fn open_link(
     let read = || {
         let plain = sealer.open(SealPurpose::ConnectLink, upstream.as_bytes(), handle)?;
         let (owner, rest) = plain.split_first_chunk::<OWNER_LEN>()?;
-        let (ends, program) = rest.split_first_chunk()?;
+        let (ends, rest) = rest.split_first_chunk()?;
+        let (connection, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (scopes, program) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+        let scopes = std::str::from_utf8(scopes).ok()?.split_ascii_whitespace();
+        let scopes: Vec<_> = scopes.map(str::to_owned).collect();
         let program = std::str::from_utf8(program).ok()?.to_owned();
         let is_over = clock.now().as_secs() >= u64::from_be_bytes(*ends);
         (!is_over).then_some(ConsentLink {
             owner: OwnerKey::from_bytes(*owner),
             program,
+            lacking: (!scopes.is_empty()).then(|| LackingScopes {
+                connection: i64::from_be_bytes(*connection),
+                scopes,
+            }),
         })
     };
     read().map_or(OpenedLink::Unknown, OpenedLink::Good)
@@ -91,6 +123,7 @@ mod tests {
         let link = ConsentLink {
             owner: Principal::anonymous().owner(),
             program: "editor".to_owned(),
+            lacking: None,
         };
         let public = Url::parse("https://mcp.example.com/tools/").unwrap();
         let url = consent_url((&sealer, &shared), &public, "up", &link);
@@ -100,5 +133,40 @@ mod tests {
         assert_eq!(open("other"), OpenedLink::Unknown);
         clock.advance(LIFE);
         assert_eq!(open("up"), OpenedLink::Unknown);
+    }
+
+    #[test]
+    fn link_brings_the_scopes_that_the_account_lacks_up_to_a_bound() {
+        let shared: SharedClock = TestClock::at(1_800_000_000);
+        let sealer = Sealer::new(&[]).unwrap();
+        let public = Url::parse("https://mcp.example.com").unwrap();
+        let opened = |scopes: &[String]| {
+            let link = ConsentLink {
+                owner: Principal::anonymous().owner(),
+                program: "é".repeat(100),
+                lacking: Some(LackingScopes {
+                    connection: -7,
+                    scopes: scopes.to_vec(),
+                }),
+            };
+            let url = consent_url((&sealer, &shared), &public, "up", &link);
+            match open_link((&sealer, &shared), "up", sealed(&url)) {
+                OpenedLink::Good(opened) => {
+                    assert_eq!(opened.program, "é".repeat(MAX_PROGRAM));
+                    opened.lacking
+                }
+                OpenedLink::Unknown => panic!("a valid link"),
+            }
+        };
+        for scopes in [
+            vec!["notes:write".to_owned(), "x".to_owned()],
+            vec!["x".repeat(MAX_SCOPES)],
+        ] {
+            let connection = -7;
+            let lacking = Some(LackingScopes { connection, scopes });
+            assert_eq!(opened(&lacking.as_ref().unwrap().scopes), lacking);
+        }
+        assert_eq!(opened(&["x".repeat(MAX_SCOPES + 1)]), None);
+        assert_eq!(opened(&[]), None);
     }
 }

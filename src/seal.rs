@@ -107,11 +107,11 @@ impl SealPurpose {
             | Self::Elicitation
             | Self::EventLog
             | Self::SessionRecord
-            | Self::ConnectLink
             | Self::ConnectCookie
             | Self::ConnectForm
             | Self::ConnectLogin
             | Self::ConnectPerson => 1,
+            Self::ConnectLink => 2,
         }
     }
 

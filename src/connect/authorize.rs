@@ -8,6 +8,7 @@ use maud::{Markup, html};
 use super::browser::Browser;
 use super::form::{FormParts, Submitted};
 use crate::call::Principal;
+use crate::consent::ConsentLink;
 use crate::grants::UserTokens;
 use crate::grants::authorization::{
     Authorizer, CallbackAnswer, CallbackRefusal, ConsentRequest, FinishedAuthorization,
@@ -37,8 +38,8 @@ impl AuthorizeForm {
     }
 
     /// What the person will be asked, and by which server.
-    pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
-        let wider = self.tokens.wider(key);
+    pub(super) async fn parts(&self, key: &GrantKey, link: Option<&ConsentLink>) -> FormParts {
+        let wider = self.wider(key, link).await;
         match self.authorizer.preview(key, &wider).await {
             Ok(preview) => FormParts {
                 promise: PROMISE,
@@ -55,18 +56,31 @@ impl AuthorizeForm {
     pub(super) async fn submitted(
         &self,
         key: &GrantKey,
-        (browser, program): (&Browser<'_>, Option<&str>),
+        (browser, link): (&Browser<'_>, Option<&ConsentLink>),
     ) -> Submitted {
         let request = ConsentRequest {
             key,
             cookie_digest: browser.digest(),
-            program: program.map(str::to_owned),
-            wider: &self.tokens.wider(key),
+            program: link.map(|link| link.program.clone()),
+            wider: &self.wider(key, link).await,
         };
         match self.authorizer.begin(request).await {
             Ok(started) => Submitted::GoOn(Box::new(started)),
             Err(failure) => Submitted::Failed(failure.public()),
         }
+    }
+
+    /// Scopes that the upstream has asked for, here or at the replica that made `link`; none once the user has connected
+    /// again.
+    async fn wider(&self, key: &GrantKey, link: Option<&ConsentLink>) -> Vec<String> {
+        let mut scopes = self.tokens.wider(key);
+        if let Some(lacking) = link.and_then(|link| link.lacking.as_ref())
+            && let Ok((_, connection)) = self.tokens.kept(key).await
+            && connection == lacking.connection
+        {
+            scopes.extend_from_slice(&lacking.scopes);
+        }
+        scopes
     }
 
     /// Finishes the authorization `pending` with the answer that a person's browser brought.

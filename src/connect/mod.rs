@@ -191,7 +191,7 @@ impl ConnectPages {
         let account = self.account(person, upstream).await?;
         let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
-        let form = upstream.parts(person).await;
+        let form = upstream.parts(person, link.as_ref()).await;
         let shown = views::one(person, &account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
     }
@@ -227,6 +227,7 @@ impl ConnectPages {
         let program = link.as_ref().map(|link| &*link.program);
         let key = upstream.key(person);
         let walking = browser.for_walk();
+        let by = (&walking, link.as_ref());
         match form.value("action") {
             "disconnect" => {
                 let was_there = self.parts.vault.remove_grant(&key).await?;
@@ -242,7 +243,7 @@ impl ConnectPages {
                     &views::disconnected(upstream),
                 ))
             }
-            "connect" => match upstream.submitted(&form, &key, (&walking, program)).await {
+            "connect" => match upstream.submitted(&form, &key, by).await {
                 None => Ok(self.begin_kept_login(person, request).await),
                 Some(Submitted::Keep(record)) => {
                     self.parts.vault.put_grant(&key, &record).await?;

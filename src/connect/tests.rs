@@ -94,6 +94,7 @@ async fn aimed_link_changes_nothing_and_is_told_so() {
     let link = ConsentLink {
         owner: Principal::new("issuer", "mallory", "", Vec::new(), None).owner(),
         program: "editor".to_owned(),
+        lacking: None,
     };
     let sealing = (&*pages.parts.sealer, &pages.parts.clock);
     let public_url = &pages.parts.settings.server.public_url;

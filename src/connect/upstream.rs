@@ -9,6 +9,7 @@ use super::kept_login;
 use super::person::Person;
 use super::user_key::KeyForm;
 use crate::config::{CarrierConfig, UpstreamAuth, UpstreamConfig};
+use crate::consent::ConsentLink;
 use crate::grants::authorization::GatewayClient;
 use crate::grants::{TokenFailure, UserTokens, login_name};
 use crate::vault::GrantKey;
@@ -83,11 +84,11 @@ impl ConnectedUpstream {
         }
     }
 
-    /// The form's part of the page of `person`.
-    pub(super) async fn parts(&self, person: &Person) -> FormParts {
+    /// The form's part of the page of `person`, which was opened by `link`.
+    pub(super) async fn parts(&self, person: &Person, link: Option<&ConsentLink>) -> FormParts {
         match &self.method {
             ConnectMethod::Key(form) => form.parts(),
-            ConnectMethod::Authorize(form) => form.parts(&self.key(person)).await,
+            ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
             ConnectMethod::Login => kept_login::parts(person.issuer().unwrap_or_default()),
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,
@@ -101,7 +102,7 @@ impl ConnectedUpstream {
         &self,
         form: &Form,
         key: &GrantKey,
-        by: (&Browser<'_>, Option<&str>),
+        by: (&Browser<'_>, Option<&ConsentLink>),
     ) -> Option<Submitted> {
         Some(match &self.method {
             ConnectMethod::Key(pasted) => pasted.submitted(form),

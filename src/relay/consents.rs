@@ -296,9 +296,12 @@ impl Consent<'_> {
     fn question(&self) -> Arc<ConnectQuestion> {
         let (consents, upstream) = (&self.parts.consents, &self.target.upstream);
         consents.open.of(self.session.key(), upstream, || {
+            let owner = self.session.owner();
+            let accounts = self.parts.links.upstreams.caller_accounts();
             let link = ConsentLink {
-                owner: self.session.owner(),
+                owner,
                 program: self.program().into_owned(),
+                lacking: accounts.wants_more(upstream, owner),
             };
             let sealing = (&*consents.sealer, &consents.clock);
             let is_told = self.shows_urls() && self.call.revision.era() == Era::Legacy;

@@ -18,12 +18,13 @@ pub(super) async fn connect(
     target: &UpstreamTarget,
 ) -> Result<Reply, RelayFailure> {
     let accounts = parts.links.upstreams.caller_accounts();
+    let lacking = accounts.wants_more(&target.upstream, session.owner());
     let consent = Consent {
         parts,
         call,
         session,
         target,
-        insufficient: accounts.wants_more(&target.upstream, session.owner()),
+        insufficient: lacking.map(|lacking| lacking.connection),
     };
     consent.connect().await
 }

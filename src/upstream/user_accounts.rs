@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use super::credentials::Credentials;
 use crate::audit::AuditSink;
 use crate::call::OwnerKey;
+use crate::consent::LackingScopes;
 use crate::grants::TokenFailure;
 use crate::vault::{AccountCheck, Vault};
 
@@ -69,8 +70,8 @@ pub(super) trait UserAccounts: Credentials {
     /// The names by which the vault has grants. Each principal has its grant by one of these names.
     fn grant_names(&self) -> Vec<Arc<str>>;
 
-    /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
-    fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {
+    /// The scopes that the upstream has asked for, and the connection of `owner` lacks. No waiting.
+    fn wants_more(&self, _owner: OwnerKey) -> Option<LackingScopes> {
         None
     }
 }

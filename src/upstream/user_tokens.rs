@@ -11,6 +11,7 @@ use super::carrier::http::exchange_error::ExchangeError;
 use super::credentials::{Credential, Credentials, Requester, no_credential};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
+use crate::consent::LackingScopes;
 use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, UserToken, UserTokens};
 use crate::vault::{AccountCheck, GrantKey};
 
@@ -117,10 +118,11 @@ impl UserAccounts for PrincipalTokens {
         vec![Arc::clone(&self.upstream)]
     }
 
-    fn wants_more(&self, owner: OwnerKey) -> Option<i64> {
+    fn wants_more(&self, owner: OwnerKey) -> Option<LackingScopes> {
         let (tokens, key) = (self.tokens.as_ref()?, self.key(owner));
-        let wants = !tokens.wider(&key).is_empty();
-        tokens.connection(&key).filter(|_| wants)
+        let scopes = tokens.wider(&key);
+        let connection = tokens.connection(&key).filter(|_| !scopes.is_empty())?;
+        Some(LackingScopes { connection, scopes })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::entries::RegistryEntry;
 use crate::call::OwnerKey;
+use crate::consent::LackingScopes;
 use crate::grants::{LoginGrants, TokenFailure, UserTokens};
 use crate::upstream::user_accounts::AccountState;
 use crate::vault::{AccountCheck, GrantKey, Vault};
@@ -132,9 +133,9 @@ impl<'a> CallerAccounts<'a> {
         }
     }
 
-    /// The number of the connection of `owner` that the upstream has asked for more scopes of; `None` where it has not.
+    /// The scopes that the upstream has asked for, and the connection of `owner` lacks; `None` where it has not.
     #[must_use]
-    pub fn wants_more(self, upstream: &str, owner: OwnerKey) -> Option<i64> {
+    pub fn wants_more(self, upstream: &str, owner: OwnerKey) -> Option<LackingScopes> {
         self.entries
             .get(upstream)?
             .accounts

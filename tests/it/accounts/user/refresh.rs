@@ -1,5 +1,6 @@
 //! Refreshes: once among all, and what their failures lead to.
 
+use std::path::Path;
 use std::time::Duration;
 
 use drawbridge::database::{Database, DatabasePlace};
@@ -7,8 +8,8 @@ use serde_json::json;
 
 use super::server::{ConsentServer, Mood};
 use super::world::{Browser, World, asked, echo, path_in, tables, upstream_of};
-use crate::accounts::world::{Verdict, logged, token_requests};
-use crate::harness::{Setup, eventually, postgres};
+use crate::accounts::world::{GuardedUpstream, Verdict, logged, token_requests};
+use crate::harness::{Gateway, Setup, eventually, postgres};
 
 /// Calls until the token that the upstream sees has changed `times`.
 async fn refreshed(world: &World, times: usize) {
@@ -20,6 +21,22 @@ async fn refreshed(world: &World, times: usize) {
         (tokens.len() > times).then_some(())
     })
     .await;
+}
+
+/// Two gateways before `upstream` that share a database and the keys of their handles.
+async fn two_gateways(
+    upstream: &GuardedUpstream,
+    (state, database): (&Path, &str),
+) -> [Gateway; 2] {
+    let start = async || {
+        Setup::open()
+            .url("up", &upstream.url(), "")
+            .toml(&tables(state, database, ""))
+            .toml("seal = [{ id = \"k1\", key = \"0123456789abcdefghijklmnopqrstuv\" }]")
+            .start()
+            .await
+    };
+    [start().await, start().await]
 }
 
 #[tokio::test]
@@ -68,14 +85,7 @@ async fn two_gateways_on_one_database_make_one_refresh() {
     let server = ConsentServer::start().await;
     let upstream = upstream_of(&server).await;
     let state = tempfile::tempdir().unwrap();
-    let start = async || {
-        Setup::open()
-            .url("up", &upstream.url(), "")
-            .toml(&tables(state.path(), url.expose(), ""))
-            .start()
-            .await
-    };
-    let gateways = [start().await, start().await];
+    let gateways = two_gateways(&upstream, (state.path(), url.expose())).await;
     let text = Browser::of(&gateways[0]).connect("/connect/up").await;
     assert!(text.contains("is connected"), "{text}");
     let mut sessions = Vec::new();
@@ -279,6 +289,46 @@ async fn call_that_needs_more_scopes_asks_for_them() {
     assert_eq!(scope, "notes:read offline_access notes:write");
     assert_eq!(echo(&session, "write").await, "write");
     world.gw.stop().await;
+}
+
+// As behind a load balancer. SPEC B-11
+#[tokio::test]
+async fn page_of_another_replica_asks_for_the_scopes_that_a_call_lacked() {
+    let Some((_postgres, place)) = postgres::database().await else {
+        return;
+    };
+    let DatabasePlace::Postgres(url) = &place else {
+        panic!("a server");
+    };
+    let database = Database::connect(&place).await.unwrap();
+    database.migrate().await.unwrap();
+    let server = ConsentServer::start().await;
+    let upstream = upstream_of(&server).await;
+    let state = tempfile::tempdir().unwrap();
+    let [here, there] = two_gateways(&upstream, (state.path(), url.expose())).await;
+    let text = Browser::of(&here).connect("/connect/up").await;
+    assert!(text.contains("is connected"), "{text}");
+    let knows = server.clone();
+    upstream.judges(move |token, body| {
+        let wide = token.is_some_and(|token| knows.scopes_of(token).contains("notes:write"));
+        Verdict::unless(body.contains("write") && !wide, "notes:write")
+    });
+    let user = here.anonymous();
+    let session = user.open_as("/mcp/up", "2025-06-18", json!({})).await;
+    let path = path_in(&asked(&session, "write").await);
+    let page = Browser::of(&there).open(&path).await.text;
+    assert!(page.contains("notes:write"), "{page}");
+    Browser::of(&there).connect(&path).await;
+    let scope = &server.asked()[1]["scope"];
+    assert_eq!(scope, "notes:read offline_access notes:write");
+    eventually("the wider account in both", async || {
+        (echo(&session, "write").await == "write").then_some(())
+    })
+    .await;
+    for gw in [here, there] {
+        gw.stop().await;
+    }
+    database.close().await;
 }
 
 // SPEC B-11
