@@ -23,7 +23,7 @@ const COOKIE_LIFE: Duration = Duration::from_hours(1);
 /// Time from a form to the callback: the ten minutes of an authorization, and a reserve.
 const WALK: Duration = Duration::from_mins(15);
 /// Random bytes in a cookie.
-const CHANCE: usize = 16;
+const ID_LEN: usize = 16;
 
 /// Why a form is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,10 @@ pub(super) struct Browser<'a> {
     sealer: &'a Sealer,
     clock: &'a SharedClock,
     cookie: String,
+    /// What the cookie holds and keeps when it is renewed: authorizations and forms of other tabs belong to it.
+    id: [u8; ID_LEN],
+    /// When the cookie expires, seconds since the Unix epoch.
+    ends: u64,
     /// Whether the request carried the cookie.
     is_known: bool,
 }
@@ -59,32 +63,33 @@ pub(super) struct Browser<'a> {
 impl<'a> Browser<'a> {
     /// The browser of a request; without a valid cookie it gets a new one.
     pub(super) fn of(headers: &HeaderMap, (sealer, clock): (&'a Sealer, &'a SharedClock)) -> Self {
-        let brought = cookies::find(headers, COOKIE_NAME);
-        let opens = |text: &&str| {
-            let plain = sealer.open(SealPurpose::ConnectCookie, b"", text);
-            let ends = plain.and_then(|plain| plain.first_chunk().copied());
-            ends.is_some_and(|ends| clock.now().as_secs() < u64::from_be_bytes(ends))
-        };
-        match brought.filter(opens) {
-            Some(cookie) => Self {
+        let known = || {
+            let cookie = cookies::find(headers, COOKIE_NAME)?;
+            let plain = sealer.open(SealPurpose::ConnectCookie, b"", cookie)?;
+            let (ends, id) = plain.split_first_chunk()?;
+            let ends = u64::from_be_bytes(*ends);
+            (clock.now().as_secs() < ends).then_some(Self {
                 sealer,
                 clock,
                 cookie: cookie.to_owned(),
+                id: id.try_into().ok()?,
+                ends,
                 is_known: true,
-            },
-            None => Self::fresh(sealer, clock),
-        }
+            })
+        };
+        known().unwrap_or_else(|| Self::with_id((sealer, clock), rand::random()))
     }
 
-    /// A browser with a new cookie.
-    fn fresh(sealer: &'a Sealer, clock: &'a SharedClock) -> Self {
-        let ends = (clock.now() + COOKIE_LIFE).as_secs().to_be_bytes();
-        let chance: [u8; CHANCE] = rand::random();
-        let plain = [&ends[..], &chance].concat();
+    /// The browser `id` with a new cookie.
+    fn with_id((sealer, clock): (&'a Sealer, &'a SharedClock), id: [u8; ID_LEN]) -> Self {
+        let ends = (clock.now() + COOKIE_LIFE).as_secs();
+        let plain = [&ends.to_be_bytes()[..], &id].concat();
         Self {
             sealer,
             clock,
             cookie: sealer.seal(SealPurpose::ConnectCookie, b"", &plain),
+            id,
+            ends,
             is_known: false,
         }
     }
@@ -92,19 +97,12 @@ impl<'a> Browser<'a> {
     /// The same browser for an authorization, which ends with a callback: with a new cookie if the present one would
     /// expire before.
     pub(super) fn for_walk(&self) -> Self {
-        let plain = self
-            .sealer
-            .open(SealPurpose::ConnectCookie, b"", &self.cookie);
-        let ends = plain.and_then(|plain| plain.first_chunk().copied());
-        let lasts = ends.map_or(0, u64::from_be_bytes);
-        if self.is_known && (self.clock.now() + WALK).as_secs() >= lasts {
-            return Self::fresh(self.sealer, self.clock);
+        if self.is_known && (self.clock.now() + WALK).as_secs() >= self.ends {
+            return Self::with_id((self.sealer, self.clock), self.id);
         }
         Self {
-            sealer: self.sealer,
-            clock: self.clock,
             cookie: self.cookie.clone(),
-            is_known: self.is_known,
+            ..*self
         }
     }
 
@@ -123,12 +121,12 @@ impl<'a> Browser<'a> {
         self.is_known
     }
 
-    /// Digest of the cookie, by which the browser is recognised at the callback.
+    /// Digest by which the browser is recognised at the callback.
     pub(super) fn digest(&self) -> String {
-        BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, self.cookie.as_bytes()))
+        BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, &self.id))
     }
 
-    /// Whether the request carried the cookie with this [`digest`](Self::digest).
+    /// Whether the request carried a cookie of the browser with this [`digest`](Self::digest).
     pub(super) fn is(&self, digest: &str) -> bool {
         self.is_known && self.digest() == digest
     }
@@ -166,7 +164,7 @@ impl<'a> Browser<'a> {
     }
 
     fn about(&self, what: &str) -> Vec<u8> {
-        [what.as_bytes(), b"\0", self.cookie.as_bytes()].concat()
+        [what.as_bytes(), b"\0", &self.id].concat()
     }
 }
 
@@ -200,8 +198,7 @@ mod tests {
         let sealer = Sealer::new(&[]).unwrap();
         let sealing = (&sealer, &shared);
         let first = Browser::of(&HeaderMap::new(), sealing);
-        let pair = format!("{COOKIE_NAME}={}", first.cookie).parse().unwrap();
-        let headers = HeaderMap::from_iter([(COOKIE, pair)]);
+        let headers = brings(&first);
         let sets = |browser: &Browser<'_>| {
             let response = browser.keep(Response::new(Bytes::new()));
             response.headers().contains_key(SET_COOKIE)
@@ -215,6 +212,35 @@ mod tests {
         assert!(walking.is(&first.digest()) && !sets(&walking));
         clock.advance(Duration::from_secs(1));
         let walking = Browser::of(&headers, sealing).for_walk();
-        assert!(walking.digest() != first.digest() && sets(&walking));
+        assert!(walking.cookie != first.cookie && sets(&walking));
+    }
+
+    fn brings(browser: &Browser<'_>) -> HeaderMap {
+        let pair = format!("{COOKIE_NAME}={}", browser.cookie);
+        HeaderMap::from_iter([(COOKIE, pair.parse().unwrap())])
+    }
+
+    #[test]
+    fn renewed_cookie_ends_nothing_that_another_tab_has_begun() {
+        let clock = TestClock::at(1_800_000_000);
+        let shared: SharedClock = Arc::<TestClock>::clone(&clock);
+        let sealer = Sealer::new(&[]).unwrap();
+        let sealing = (&sealer, &shared);
+        let first = Browser::of(&HeaderMap::new(), sealing);
+        clock.advance(COOKIE_LIFE.checked_sub(WALK).unwrap());
+        let token = first.form_token("up");
+        let renewed = Browser::of(&brings(&first), sealing).for_walk();
+        clock.advance(WALK.checked_sub(FORM_LIFE).unwrap());
+        let mut headers = brings(&renewed);
+        headers.insert(ORIGIN, "https://gw.test".parse().unwrap());
+        let later = Browser::of(&headers, sealing);
+        assert!(later.is(&first.digest()));
+        let admitted = later.admit(&headers, "https://gw.test", ("up", &token));
+        assert_eq!(admitted, Ok(()));
+        let other = Browser::of(&HeaderMap::new(), sealing);
+        assert!(!later.is(&other.digest()));
+        let token = other.form_token("up");
+        let refused = later.admit(&headers, "https://gw.test", ("up", &token));
+        assert_eq!(refused, Err(FormRefusal::Token));
     }
 }
