@@ -62,6 +62,8 @@ pub struct LoginRequest<'a> {
     pub asks_again: bool,
     /// Whether it is for a login that is kept: also for `openid`, and `offline_access` where the server has that.
     pub keeps: bool,
+    /// Whether `offline_access` may be asked for: a server may refuse it to a client or a user.
+    pub may_outlast: bool,
 }
 
 impl std::fmt::Debug for LoginRequest<'_> {
@@ -328,7 +330,8 @@ fn asked<'a>(
     }
     if request.keeps {
         let known = &server.consent.scopes;
-        let has_offline = known.is_empty() || known.iter().any(|scope| scope == OFFLINE);
+        let is_known = known.is_empty() || known.iter().any(|scope| scope == OFFLINE);
+        let has_offline = request.may_outlast && is_known;
         for scope in std::iter::once(OPENID).chain(has_offline.then_some(OFFLINE)) {
             if !scopes.contains(&scope) {
                 scopes.push(scope);

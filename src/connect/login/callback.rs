@@ -156,6 +156,8 @@ impl Logins {
         };
         let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
         let mut keeping = begun.refused().map(LoginKeeping::Refused);
+        let keeper = begun.keeper();
+        let of_offline = |code: &str| self.note_offline(keeper?, code);
         let mut unkept = None;
         let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {
             (Some(login), None, Some(code)) => {
@@ -170,9 +172,13 @@ impl Logins {
                     Err(failed) => {
                         self.log_failure(&begun.issuer, &failed.error);
                         unkept = failed.unkept;
-                        match failed.error {
-                            ExchangeError::OtherPerson(_) => LoginOutcome::OtherPerson(begun.next),
-                            _ => LoginOutcome::Failed(begun.next),
+                        let next = begun.next;
+                        match (of_offline(failed.error.reason()), failed.error) {
+                            (Some(error), _) => LoginOutcome::OfflineRefused { error, next },
+                            (None, ExchangeError::OtherPerson(_)) => {
+                                LoginOutcome::OtherPerson(next)
+                            }
+                            (None, _) => LoginOutcome::Failed(next),
                         }
                     }
                 }
@@ -189,9 +195,10 @@ impl Logins {
                         "issuer refused a login of the connect pages"
                     );
                 }
-                LoginOutcome::Refused {
-                    error: known,
-                    next: begun.next,
+                let next = begun.next;
+                match error.as_deref().and_then(of_offline) {
+                    Some(error) => LoginOutcome::OfflineRefused { error, next },
+                    None => LoginOutcome::Refused { error: known, next },
                 }
             }
         };
@@ -201,6 +208,19 @@ impl Logins {
             keeping,
             unkept,
         }
+    }
+
+    /// Notes that the issuer refused a login of `owner` that was to be kept, with the error `code`; returns the code where
+    /// that may be for `offline_access`, which the next login leaves out.
+    fn note_offline(&self, owner: OwnerKey, code: &str) -> Option<&'static str> {
+        // `not_allowed` is Keycloak's, of a code.
+        let codes = ["invalid_scope", "not_allowed"];
+        let code = codes.into_iter().find(|known| *known == code)?;
+        self.offline_refused
+            .entry(owner)
+            .or_insert(())
+            .is_fresh()
+            .then_some(code)
     }
 
     /// Redeems the code, and identifies the person; returns the login too where it is to be kept.

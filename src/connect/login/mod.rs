@@ -13,6 +13,7 @@ mod person_cookie;
 pub(super) mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -46,6 +47,8 @@ use crate::telemetry::line_limit::LineLimit;
 
 /// States that are remembered as used, for as long as they could be good.
 const MAX_USED: u64 = 10_000;
+/// For how long `offline_access` is left out of the logins of a person.
+const OFFLINE_REFUSED: Duration = Duration::from_hours(1);
 /// The claim that holds the subject by default.
 const SUB: &str = "sub";
 /// The remedy for an issuer that gives each client another subject.
@@ -63,6 +66,8 @@ pub(super) struct Logins {
     sealer: Arc<Sealer>,
     clock: SharedClock,
     used: Cache<String, ()>,
+    /// Persons to whom the issuer has refused `offline_access`: their next login that is kept does without.
+    offline_refused: Cache<OwnerKey, ()>,
     exchanges: Semaphore,
     /// Limits log lines, by kind of failure.
     lines: LineLimit<&'static str>,
@@ -128,6 +133,10 @@ impl Logins {
                 .max_capacity(MAX_USED)
                 .time_to_live(LIFE)
                 .build(),
+            offline_refused: Cache::builder()
+                .max_capacity(MAX_USED)
+                .time_to_live(OFFLINE_REFUSED)
+                .build(),
             exchanges: Semaphore::new(MAX_EXCHANGES),
             lines: LineLimit::default(),
         })
@@ -189,6 +198,10 @@ impl Logins {
             resource: begun.resource.as_deref(),
             asks_again: purpose == LoginPurpose::Identify { asks_again: true },
             keeps: matches!(purpose, LoginPurpose::Keep(_)),
+            may_outlast: match purpose {
+                LoginPurpose::Identify { .. } => true,
+                LoginPurpose::Keep(owner) => !self.offline_refused.contains_key(&owner),
+            },
         };
         let url = match login.client.authorization_url(&request).await {
             Ok(url) => url,

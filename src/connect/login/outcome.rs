@@ -79,6 +79,13 @@ pub(crate) enum LoginOutcome {
         /// The page to return to.
         next: NextPage,
     },
+    /// The issuer refused a login that was to be kept, maybe for the scope `offline_access`: the next one does without.
+    OfflineRefused {
+        /// The error of the answer.
+        error: &'static str,
+        /// The page to return to.
+        next: NextPage,
+    },
     /// The issuer names another person than the one whose login was to be kept.
     OtherPerson(NextPage),
     /// Failed; the log says why.
@@ -91,7 +98,7 @@ impl LoginOutcome {
         match self {
             Self::Done(_) => "ok",
             Self::NoCookie => "no_cookie",
-            Self::Refused { .. } => "refused",
+            Self::Refused { .. } | Self::OfflineRefused { .. } => "refused",
             Self::OtherPerson(_) => "other_person",
             Self::Failed(_) => "failed",
         }

@@ -124,6 +124,14 @@ pub(crate) fn ended(outcome: &LoginOutcome) -> Markup {
             };
             not_logged_in(&text, next)
         }
+        LoginOutcome::OfflineRefused { error, next } => {
+            let text = html! {
+                "The login server refused: " code { (error) } ". Nothing was changed. The gateway had asked it for access \
+                 that lasts longer than your login there (offline_access). Open the page again and go on: the gateway asks \
+                 without it now."
+            };
+            not_logged_in(&text, next)
+        }
         LoginOutcome::OtherPerson(next) => {
             let text = html! {
                 "The login server knows you as another person than the one who is logged in here. Nothing was changed. Log \

@@ -59,6 +59,7 @@ async fn url(
         resource,
         asks_again: resource.is_none(),
         keeps: false,
+        may_outlast: true,
     };
     client.authorization_url(&request).await
 }
@@ -102,6 +103,7 @@ fn debug_output_of_a_request_hides_what_ties_its_answer() {
         resource: None,
         asks_again: false,
         keeps: false,
+        may_outlast: true,
     };
     let shown = format!("{request:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
@@ -156,6 +158,7 @@ async fn login_that_is_kept_asks_for_a_refresh_token(
         resource: None,
         asks_again: false,
         keeps: true,
+        may_outlast: true,
     };
     let url = client.authorization_url(&request).await.unwrap();
     let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();

@@ -254,6 +254,32 @@ async fn is_revoked(world: &AssertedWorld) {
     .await;
 }
 
+// Servers may refuse it to a client or a user, listed or not.
+#[tokio::test]
+async fn login_whose_issuer_refuses_offline_access_goes_on_without_it() {
+    let world = AssertedWorld::start().await;
+    let mut browser = Browser::new();
+    let mut page = world.page(&mut browser, "/connect/up", "alice").await;
+    for (scope, said) in [
+        ("openid offline_access", "asks without it now"),
+        ("openid", "did not log you in"),
+    ] {
+        let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
+        let query: BTreeMap<_, _> = begun.url.query_pairs().into_owned().collect();
+        assert_eq!(query["scope"], scope);
+        let refused = [("state", &*begun.state), ("error", "invalid_scope")];
+        let url = url::Url::parse_with_params(&world.url("/connect/callback/login"), refused);
+        let told = browser.open(url.unwrap().as_str()).await.text;
+        assert!(told.contains(said), "{told}");
+        page = browser.open(&world.url("/connect/up")).await;
+    }
+    let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
+    world.answers_login(&begun, "alice", (&json!({}), None));
+    let done = world.back(&mut browser, &begun).await;
+    assert!(done.text.contains("up is connected"), "{}", done.text);
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn login_without_another_id_token_is_revoked() {
     let world = AssertedWorld::start().await;
