@@ -53,7 +53,8 @@ impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
     }
 }
 
-/// The response, where `oauth2` can parse it. A refusal with status 200, as of GitHub, gets that of RFC 6749 §5.2.
+/// The response, where `oauth2` can parse it, which takes a token with status 200 as JSON alone: other statuses of success
+/// get that one, and no type is passed on. A refusal with status 200, as of GitHub, gets that of RFC 6749 §5.2.
 pub(super) fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     let ReadAnswer {
         status,
@@ -61,8 +62,8 @@ pub(super) fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendE
         body,
     } = answer;
     let number = status.as_u16();
-    // The statuses that RFC 6749 gives tokens and errors.
-    if !matches!(number, 200 | 400 | 401 | 403) {
+    // The statuses that RFC 6749 gives errors.
+    if !status.is_success() && !matches!(number, 400 | 401 | 403) {
         let seconds = headers
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.parse().ok());
@@ -72,14 +73,13 @@ pub(super) fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendE
             retry_after,
         });
     }
-    let is_refusal = status == StatusCode::OK && holds_error_alone(&body);
+    let is_refusal = status.is_success() && holds_error_alone(&body);
     let mut answer = http::Response::new(body);
-    *answer.status_mut() = if is_refusal {
-        StatusCode::BAD_REQUEST
-    } else {
-        status
-    };
-    *answer.headers_mut() = headers;
+    if is_refusal {
+        *answer.status_mut() = StatusCode::BAD_REQUEST;
+    } else if !status.is_success() {
+        *answer.status_mut() = status;
+    }
     if answer.body().is_empty() {
         return Err(SendError::Answer);
     }

@@ -235,6 +235,17 @@ async fn refusal_with_status_200_ends_the_account() {
     assert_eq!(kept, None);
 }
 
+// Programs on frameworks that answer each POST so.
+#[tokio::test]
+async fn token_is_taken_with_any_status_of_success_and_any_type() {
+    for status in ["201 Created", "200 OK\r\nContent-Type: text/plain"] {
+        let body = r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next"}"#;
+        let (outcome, kept) = refreshed_by(status, body).await;
+        assert!(outcome.is_ok(), "{status}: {outcome:?}");
+        assert_eq!(kept.as_deref(), Some("newer"));
+    }
+}
+
 // It may hold the only copy of the next refresh token.
 #[tokio::test]
 async fn token_beside_an_error_is_kept() {
