@@ -10,19 +10,23 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 use url::Url;
 
+use super::super::client_key::ClientProof;
 use super::super::documents::MAX_SHOWN;
 use super::super::server_metadata::ServerMetadata;
+use super::super::token_endpoint::{TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
+use super::proof_key::ProofKey;
 use super::registration::{self, RegistrationError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientRegistration;
 use crate::runtime::fault_point;
+use crate::secret::Secret;
 use crate::telemetry::redact;
 use crate::vault::{GrantKey, RegistrationRecord};
 
-/// Principals whose last attempt with the document is remembered.
+/// Principals whose last attempt with the document, or with a registration, is remembered.
 const MAX_ATTEMPTS: u64 = 10_000;
 /// How long a failed registration is cached, so that callers that waited for it do not retry at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -47,6 +51,8 @@ pub(super) struct ClientChoice {
     /// For each principal that was sent to a server with the document as client and has not come back: how often the
     /// document had been fetched by then.
     attempts: Cache<GrantKey, u64>,
+    /// For each principal that was sent to a server with a registration and has not come back: the client id.
+    sent: Cache<GrantKey, String>,
     /// Serialises registrations: a waiter finds the registration that was just made, or the failure.
     registering: tokio::sync::Mutex<Option<FailedRegistration>>,
     /// Whether a browser has come back from a server that accepts the document.
@@ -65,6 +71,7 @@ impl Default for ClientChoice {
     fn default() -> Self {
         Self {
             attempts: Cache::new(MAX_ATTEMPTS),
+            sent: Cache::new(MAX_ATTEMPTS),
             registering: tokio::sync::Mutex::default(),
             has_worked: AtomicBool::new(false),
         }
@@ -121,6 +128,7 @@ impl ClientChoice {
                          registering instead"
                     );
                 }
+                self.drop_forgotten(account, (server, key)).await?;
                 let registered = self.registered(account, gateway, server).await;
                 match (registered, unread) {
                     // The server may have the document all the same: kept from before, or fetched at another replica.
@@ -133,12 +141,15 @@ impl ClientChoice {
                         Ok(use_document(id))
                     }
                     (Err(error), _) => Err(error),
-                    (Ok(record), _) => Ok(ChosenClient {
-                        id: record.client_id,
-                        auth_method: record.auth_method,
-                        redirect_uri: gateway.redirect_of_registration(&server.issuer),
-                        note,
-                    }),
+                    (Ok(record), _) => {
+                        self.sent.insert(key.clone(), record.client_id.clone());
+                        Ok(ChosenClient {
+                            id: record.client_id,
+                            auth_method: record.auth_method,
+                            redirect_uri: gateway.redirect_of_registration(&server.issuer),
+                            note,
+                        })
+                    }
                 }
             }
         }
@@ -148,6 +159,7 @@ impl ClientChoice {
     /// servers can read the document.
     pub(super) fn came_back(&self, gateway: &GatewayClient, (key, client): (&GrantKey, &str)) {
         self.attempts.invalidate(key);
+        self.sent.invalidate(key);
         if gateway.document_id() == Some(client) {
             self.has_worked.store(true, Ordering::Relaxed);
         }
@@ -157,6 +169,32 @@ impl ClientChoice {
     fn was_unread(&self, gateway: &GatewayClient, key: &GrantKey) -> bool {
         let has_worked = self.has_worked.load(Ordering::Relaxed);
         !has_worked && self.attempts.get(key) == Some(gateway.fetches())
+    }
+
+    /// Removes the registration that `key` was sent to `server` with and did not come back, if the server does not know it
+    /// any more: it shows the browser an error, which the gateway does not hear of.
+    async fn drop_forgotten(
+        &self,
+        account: &UserAccount,
+        (server, key): (&ServerMetadata, &GrantKey),
+    ) -> Result<(), AuthorizationError> {
+        let (issuer, registrations) = (&server.issuer, account.vault.registrations());
+        let Some(client_id) = self.sent.get(key) else {
+            return Ok(());
+        };
+        let known = registrations.get(issuer, &client_id).await;
+        let Some(known) = known.map_err(AuthorizationError::Database)? else {
+            return Ok(());
+        };
+        if !is_forgotten(account, server, &known).await {
+            return Ok(());
+        }
+        tracing::warn!(
+            upstream = %account.upstream, issuer = redact::shown(issuer, MAX_SHOWN).into_owned(), client_id,
+            "the authorization server does not know the gateway any more: registering again"
+        );
+        let removed = registrations.remove(issuer, &client_id).await;
+        removed.map_err(AuthorizationError::Database)
     }
 
     /// The stored registration, else a new one.
@@ -218,6 +256,39 @@ impl ClientChoice {
         );
         Ok(record)
     }
+}
+
+/// Whether `server` refuses the client of a registration, asked with a code that it has not given.
+async fn is_forgotten(
+    account: &UserAccount,
+    server: &ServerMetadata,
+    known: &RegistrationRecord,
+) -> bool {
+    let endpoint = server.token_endpoint.clone();
+    let server = ServerMetadata::remembered(&known.issuer, endpoint, Some(&known.auth_method));
+    let proof = known.client_secret.clone();
+    let proof = proof.map_or(ClientProof::Public, ClientProof::Secret);
+    let (code, verifier) = (Secret::new("none"), ProofKey::new().into_verifier());
+    let asked = TokenRequest {
+        server: &server,
+        client_id: &known.client_id,
+        proof: &proof,
+        scopes: &[],
+        resource: None,
+        grant: TokenGrant::Code {
+            code: &code,
+            verifier: &verifier,
+            redirect_uri: known.redirect_uri.as_deref().unwrap_or_default(),
+        },
+    };
+    let answer = account.ask(&asked).await;
+    matches!(
+        answer,
+        Err(TokenError::OAuth {
+            code: "invalid_client",
+            ..
+        })
+    )
 }
 
 /// Whether a registration has the present redirect URI, and a secret that outlasts the authorization.

@@ -66,6 +66,15 @@ impl CodeRedemption<'_> {
         };
         fault_point::reached("code_brought");
         let token = account.ask(&asked).await;
+        if let Err(TokenError::OAuth { code, .. }) = &token
+            && *code == "invalid_client"
+            && account.config.client.is_none()
+        {
+            // The next authorization registers the gateway again.
+            let registrations = account.vault.registrations();
+            let removed = registrations.remove(issuer, &pending.client_id).await;
+            removed.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        }
         let refused =
             |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
         let token = token.map_err(|error| self.logged(refused(error)))?;

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::server::{ConsentServer, first_client};
+use super::server::{ConsentServer, Mood, first_client};
 use super::world::{Browser, World, echo, path_in, setup};
 use crate::accounts::world::{AuthServer, GuardedUpstream, Verdict, logged, tells_none};
 use crate::harness::session::text_of;
@@ -45,6 +45,32 @@ async fn first_call_leads_to_consent_and_the_next_ones_run() {
     assert!(secrets.len() > 3, "{secrets:?}");
     world.files_hold_none(&secrets);
     tells_none(&world.gw, &secrets).await;
+    world.gw.stop().await;
+}
+
+// As after a restart of a server that keeps its clients in memory.
+#[tokio::test]
+async fn registration_that_its_server_has_forgotten_is_made_again() {
+    let world = World::start().await;
+    let registered = || world.server.registered().len();
+    // The server finds out when the code is redeemed.
+    world.server.set_mood(Mood::Error("invalid_client"));
+    let text = world.browser().connect("/connect/up").await;
+    assert!(!text.contains("is connected"), "{text}");
+    world.server.set_mood(Mood::Good);
+    // This user does not come back, and the server still knows the gateway.
+    for _ in 0..2 {
+        world.browser().begin("/connect/up").await;
+        assert_eq!(registered(), 2);
+    }
+    // The server shows the browser an error.
+    world.server.set_mood(Mood::Error("invalid_client"));
+    let url = world.browser().begin("/connect/up").await;
+    assert_eq!(registered(), 3);
+    assert!(url.as_str().contains("client-3-of"), "{url}");
+    world.server.set_mood(Mood::Good);
+    world.connect().await;
+    assert_eq!(registered(), 3);
     world.gw.stop().await;
 }
 
