@@ -17,6 +17,7 @@ use super::failure::TokenFailure;
 use super::held_token::PlacedToken;
 use super::resource_metadata::covers;
 use super::server_lookup::ServerLookup;
+use super::server_metadata::ServerMetadata;
 use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
 use crate::audit::AuditSink;
 use crate::cause::ErrorCause;
@@ -33,6 +34,9 @@ use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
 
 /// Time limit for the discovery before an authorization.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+
+/// Time limit for the metadata before a token request: the lease of a refresh outlasts both.
+const METADATA_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a failed discovery is cached: every visit of a connect page starts one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -255,6 +259,28 @@ impl UserAccount {
         Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
     }
 
+    /// The server of a sealed grant, or of an authorization that waits. How it takes assertions is not sealed: that is read
+    /// from the metadata, where these are there within 5 s.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way.
+    pub(super) async fn remembered(
+        &self,
+        issuer: &str,
+        endpoint: Url,
+        auth_method: Option<&str>,
+    ) -> ServerMetadata {
+        let mut server = ServerMetadata::remembered(issuer, endpoint, auth_method);
+        if auth_method == Some("private_key_jwt")
+            && let Ok(Ok(found)) = tokio::time::timeout(METADATA_LIMIT, self.discovered()).await
+            && found.server.issuer == issuer
+        {
+            let algorithms = &found.server.assertion_algorithms;
+            server.assertion_algorithms.clone_from(algorithms);
+        }
+        server
+    }
+
     /// How the configured client authenticates at a server that accepts the methods `taken`.
     pub(super) fn auth_method(&self, taken: Option<&[String]>) -> &'static str {
         let proof = self.proof.as_ref();
@@ -296,6 +322,30 @@ pub fn login_name(issuer: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::authorization::account_with;
+    use super::*;
+
+    #[tokio::test]
+    async fn key_signs_as_the_server_of_a_grant_takes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account_with(&dir, "").await;
+        let endpoint = Url::parse("https://as.test/token").unwrap();
+        let mut server = ServerMetadata::remembered("https://as.test", endpoint.clone(), None);
+        server.assertion_algorithms = Some(vec!["PS256".to_owned()]);
+        account.believe(DiscoveredServer {
+            server,
+            resource: "https://up.test/mcp".to_owned(),
+            scopes: Vec::new(),
+        });
+        for (issuer, method, is_known) in [
+            ("https://as.test", "private_key_jwt", true),
+            ("https://former.test", "private_key_jwt", false),
+            ("https://as.test", "client_secret_basic", false),
+        ] {
+            let server = account.remembered(issuer, endpoint.clone(), Some(method));
+            let algorithms = server.await.assertion_algorithms;
+            assert_eq!(algorithms.is_some(), is_known, "{issuer} {method}");
+        }
+    }
 
     // SPEC B-10
     #[tokio::test]

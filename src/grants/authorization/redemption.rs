@@ -6,7 +6,6 @@ use url::Url;
 
 use super::super::documents::MAX_SHOWN;
 use super::super::failure::TokenFailure;
-use super::super::server_metadata::ServerMetadata;
 use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::error::AuthorizationError;
@@ -51,7 +50,7 @@ impl CodeRedemption<'_> {
             let issuer = shown(issuer, MAX_SHOWN).into_owned();
             return Err(self.failed(AuthorizationError::NoClient { issuer }));
         };
-        let server = ServerMetadata::remembered(issuer, endpoint.clone(), method);
+        let server = account.remembered(issuer, endpoint.clone(), method).await;
         let asked = TokenRequest {
             server: &server,
             client_id: &pending.client_id,

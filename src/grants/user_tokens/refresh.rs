@@ -200,7 +200,7 @@ async fn parts<'a>(
     let proof = proof?.ok_or_else(|| {
         TokenFailure::account_ended("the gateway is not the client any more that it was given to")
     })?;
-    let server = ServerMetadata::remembered(&record.issuer, endpoint, method);
+    let server = account.remembered(&record.issuer, endpoint, method).await;
     Ok((server, client_id, proof, token))
 }
 
