@@ -273,6 +273,9 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
 // Spec: SPEC U-02. Answers of SDK examples in place of 404 mean the same; the call has not run.
 #[rstest]
 #[case::not_found("404")]
+#[case::not_found_under_the_id_of_the_request(
+    r#"404 {"error":{"code":-32001,"message":"Session not found"}}"#
+)]
 #[case::example(
     r#"400 {"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#
 )]
@@ -300,8 +303,9 @@ async fn an_http_upstream_that_forgets_the_session_gets_a_new_one(#[case] answer
 #[rstest]
 #[case::of_another_kind(r#"400 {"error":{"code":-32602,"message":"no such session type"}}"#)]
 #[case::about_something_else(r#"400 {"error":{"code":-32000,"message":"bad colour"}}"#)]
+#[case::unknown_thing_with_404(r#"404 {"error":{"code":-32602,"message":"no such colour"}}"#)]
 #[tokio::test]
-async fn another_refusal_with_400_costs_no_session(#[case] answer: &str) {
+async fn another_refusal_costs_no_session(#[case] answer: &str) {
     let stub = HttpStub::start(&["--unknown-session", answer]).await;
     let gw = Setup::open().http("stub", &stub, "").start().await;
     let user = gw.anonymous().open("/mcp/stub").await;

@@ -13,7 +13,7 @@ use super::exchange_error::ExchangeError;
 use super::message_headers::MessageHeaders;
 use super::non_mcp_response;
 use super::opening_attempts::OpeningAttempts;
-use super::response_head::{is_event_stream, is_gone, names_lost_session, retry_after};
+use super::response_head::{is_event_stream, is_gone, is_of_lost_session, retry_after};
 use super::sink::MessageSink;
 use super::stream_cursor::StreamCursor;
 use super::whole::whole_body;
@@ -343,14 +343,9 @@ impl HttpSession {
     ) -> Result<Message, LinkError> {
         let status = response.status();
         let retry = retry_after(response.headers());
-        let gone = is_gone(status) && self.has_session();
-        if !gone && let Ok(body) = whole_body(response.into_body(), self.bounds.message, sink).await
-        {
+        if let Ok(body) = whole_body(response.into_body(), self.bounds.message, sink).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
-            if status == StatusCode::BAD_REQUEST
-                && self.has_session()
-                && names_lost_session(&body, parsed.as_ref())
-            {
+            if self.has_session() && is_of_lost_session(status, &body, parsed.as_ref()) {
                 return Err(LinkError::SessionGone);
             }
             // A message without id is about our request if the status is 400; other statuses may be those of a

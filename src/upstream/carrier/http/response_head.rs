@@ -13,6 +13,12 @@ use crate::protocol::{Message, error_codes};
 /// Codes and words of SDKs for an unknown session, in place of or beside the 404 of the specification.
 const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
 const LOST_SESSION_WORDS: [&str; 2] = ["session", "not initialized"];
+/// Codes of errors about a request, which no SDK uses for an unknown session.
+const REQUEST_CODES: [i64; 3] = [
+    error_codes::METHOD_NOT_FOUND,
+    error_codes::INVALID_PARAMS,
+    error_codes::RESOURCE_NOT_FOUND,
+];
 /// How much of a refusal is looked at, bytes.
 const LONGEST_REFUSAL: usize = 1024;
 
@@ -21,16 +27,45 @@ pub(super) fn is_gone(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
+/// Whether a refusal of a request says that the session is unknown: by its status, unless the body is an error about the
+/// request, or by the words of a refusal with 400.
+pub(super) fn is_of_lost_session(
+    status: StatusCode,
+    body: &[u8],
+    message: Option<&Message>,
+) -> bool {
+    if status == StatusCode::BAD_REQUEST {
+        return names_lost_session(body, message);
+    }
+    // Some servers answer with 404 that they do not know a method, and keep the session.
+    is_gone(status) && !message.is_some_and(|message| is_about_request(body, message))
+}
+
 /// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of
 /// older SDKs answer so after a restart. A request refused this way has not run.
 pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
-    let may_say_so = message.is_none_or(|message| {
+    has_code_of(&LOST_SESSION_CODES, message) && has_words_of_lost_session(body)
+}
+
+/// Whether the error names a request, which alone it is about.
+fn is_about_request(body: &[u8], message: &Message) -> bool {
+    message.id().is_some()
+        && has_code_of(&REQUEST_CODES, Some(message))
+        && !has_words_of_lost_session(body)
+}
+
+/// Whether the error has one of these codes. What is no message has any.
+fn has_code_of(codes: &[i64], message: Option<&Message>) -> bool {
+    message.is_none_or(|message| {
         let code = message.error_code();
-        code.is_some_and(|code| LOST_SESSION_CODES.contains(&code))
-    });
+        code.is_some_and(|code| codes.contains(&code))
+    })
+}
+
+fn has_words_of_lost_session(body: &[u8]) -> bool {
     let start = body.get(..LONGEST_REFUSAL).unwrap_or(body);
     let text = String::from_utf8_lossy(start).to_ascii_lowercase();
-    may_say_so && LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
+    LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
 }
 
 /// `Retry-After` of the upstream: seconds, or a time of its own clock, which is read from the `Date` of the response.

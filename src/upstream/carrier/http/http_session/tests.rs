@@ -270,3 +270,45 @@ fn the_time_to_come_back_is_in_seconds_or_on_the_clock_of_the_upstream() {
     }
     assert_eq!(waits(&format!("{DAY} 08:50:07 GMT"), "now"), None);
 }
+
+// Spec: SPEC U-02. The bodies of lost sessions are those of the TypeScript and the Python SDK, the latter also under the
+// id of the request.
+#[rstest::rstest]
+#[case(
+    r#""id":1,"error":{"code":-32601,"message":"Method not found"}"#,
+    false
+)]
+#[case(
+    r#""id":1,"error":{"code":-32002,"message":"Resource not found"}"#,
+    false
+)]
+#[case(
+    r#""id":null,"error":{"code":-32001,"message":"Session not found"}"#,
+    true
+)]
+#[case(
+    r#""id":"server-error","error":{"code":-32600,"message":"Session not found"}"#,
+    true
+)]
+#[case(
+    r#""id":1,"error":{"code":-32600,"message":"Session not found"}"#,
+    true
+)]
+#[case(r#""id":1,"error":{"code":-32602,"message":"unknown session"}"#, true)]
+#[case(r#""id":1,"error":{"code":-32603,"message":"not found"}"#, true)]
+#[case(
+    r#""id":null,"error":{"code":-32601,"message":"Method not found"}"#,
+    true
+)]
+fn a_404_costs_no_session_where_it_is_an_error_about_the_request(
+    #[case] body: &str,
+    #[case] is_lost: bool,
+) {
+    let body = format!(r#"{{"jsonrpc":"2.0",{body}}}"#);
+    let message = Message::parse(body.clone().into(), 64).unwrap();
+    for status in [StatusCode::NOT_FOUND, StatusCode::GONE] {
+        let found = is_of_lost_session(status, body.as_bytes(), Some(&message));
+        assert_eq!(found, is_lost, "{status}");
+    }
+    assert!(is_of_lost_session(StatusCode::NOT_FOUND, b"", None));
+}
