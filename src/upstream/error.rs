@@ -103,6 +103,9 @@ pub enum LinkError {
     Cancelled,
 }
 
+/// The text of [`LinkError::older_stream`].
+const OLDER_STREAM: &str = "an event stream of HTTP+SSE (2024-11-05) in answer to a POST";
+
 /// Explanation of a status by the configuration. Callers do not learn the target of a redirect.
 fn hint(status: u16) -> &'static str {
     match status {
@@ -254,6 +257,16 @@ impl LinkError {
     /// Whether the upstream, or an authorization server, refuses the credential of a request, or wants one.
     pub(super) fn is_of_credential(&self) -> bool {
         matches!(self, Self::Status(401 | 403) | Self::Account(_))
+    }
+
+    /// An answer to a POST that is the event stream of HTTP+SSE: its end, and a reply, never come.
+    pub(super) fn older_stream() -> Self {
+        Self::Invalid(OLDER_STREAM.to_owned())
+    }
+
+    /// Whether it is [`older_stream`](Self::older_stream).
+    pub(super) fn is_older_stream(&self) -> bool {
+        matches!(self, Self::Invalid(what) if what == OLDER_STREAM)
     }
 
     /// Whether the upstream has refused what was asked, of itself.

@@ -180,6 +180,17 @@ async fn what_the_old_transport_is_refused_with_is_told(#[case] status: u16, #[c
     gw.stop().await;
 }
 
+// Spec: SPEC U-05. Some routers hand a request of any method to the handler of GET.
+#[tokio::test]
+async fn old_stream_in_answer_to_a_post_is_opened_as_the_old_transport() {
+    let stub = HttpStub::start_as("sse", 0, &["--streams-to-posts"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let text = json!({"text": "hi"});
+    assert!(user.text("echo", text).await.contains("hi"));
+    gw.stop().await;
+}
+
 // Spec: SPEC U-05.
 #[tokio::test]
 async fn what_was_found_out_is_tried_first_the_next_time() {

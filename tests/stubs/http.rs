@@ -118,7 +118,9 @@ async fn other_way(
     request: Request<Incoming>,
 ) -> Response<Body> {
     match (&world.options.mode, path, method) {
-        (Mode::Sse { .. }, "/sse", &Method::GET) => {
+        (Mode::Sse { .. }, "/sse", method)
+            if *method == Method::GET || world.options.streams_to_posts =>
+        {
             let frames = duplex::events(world);
             event_body(Either::Right(StreamBody::new(frames).boxed_unsync()))
         }

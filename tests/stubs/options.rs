@@ -132,6 +132,9 @@ pub(crate) struct Options {
     /// HTTP+SSE: announce this URL for posts.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) announce: Option<String>,
+    /// HTTP+SSE: open the event stream in answer to a POST too.
+    #[arg(long, global = true)]
+    pub(crate) streams_to_posts: bool,
     /// WebSocket: send messages in binary frames.
     #[arg(long, global = true)]
     pub(crate) binary_frames: bool,

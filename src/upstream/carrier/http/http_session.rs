@@ -56,7 +56,7 @@ pub struct HttpSession {
     pub(super) client: HttpClient,
     pub(super) bounds: ResponseBounds,
     session: OnceLock<HeaderValue>,
-    version: OnceLock<HeaderValue>,
+    pub(super) version: OnceLock<HeaderValue>,
     /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.

@@ -17,7 +17,7 @@ use crate::budget::EXEMPT_BYTES;
 use crate::call::CallerAccess;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::salvage;
-use crate::protocol::sse::SseDecoder;
+use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::protocol::{Message, ProgressNotice};
 use crate::upstream::breach_log;
 use crate::upstream::error::LinkError;
@@ -187,6 +187,10 @@ impl HttpSession {
             match self.hand_over(event.data.clone(), sink) {
                 Ok(None) => {}
                 Ok(reply) => return Ok(reply),
+                // A later stream may announce the older transport beside its messages.
+                Err(_) if is_endpoint(&event) && self.version.get().is_none() => {
+                    return Err(LinkError::older_stream());
+                }
                 Err(error) => {
                     // Under a name of its own it may be a sign of life.
                     if event.event.is_none_or(|name| name == b"message"[..]) {
@@ -200,4 +204,9 @@ impl HttpSession {
             }
         }
     }
+}
+
+/// Whether an event is the first one of HTTP+SSE. Spec: SPEC H-01.
+fn is_endpoint(event: &SseEvent) -> bool {
+    event.event.as_deref() == Some(b"endpoint")
 }

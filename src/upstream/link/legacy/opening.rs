@@ -193,7 +193,7 @@ impl<'a> ConnectionOpening<'a> {
         bounds: ResponseBounds,
         older: &LegacySseOnly,
     ) -> Result<Arc<LegacyConnection>, LinkError> {
-        if !matches!(error, LinkError::Status(400 | 404 | 405)) {
+        if !matches!(error, LinkError::Status(400 | 404 | 405)) && !error.is_older_stream() {
             return Err(handshake::refused(error, said));
         }
         match self.open_older(client, bounds).await {
