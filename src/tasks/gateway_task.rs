@@ -328,7 +328,7 @@ impl DownstreamLink for TaskClientLink {
 fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
     let task = wanted(request).filter(|task| task.starts_with('{'));
     let task = task.ok_or_else(|| invalid("params.task must be an object"))?;
-    let wanted = json::member(task, "ttl").and_then(|ttl| ttl.parse().ok());
+    let wanted = json::member(task, "ttl").and_then(json::whole_number);
     Ok(wanted.map_or(most, |ms| Duration::from_millis(ms).min(most)))
 }
 
@@ -359,7 +359,9 @@ mod tests {
     #[test]
     fn a_task_is_known_as_long_as_is_wanted_and_may_be() {
         let of = |task: &str| granted(&request(&format!(r#"{{"task":{task}}}"#)), MOST);
-        assert_eq!(of(r#"{"ttl":5000}"#).unwrap(), Duration::from_secs(5));
+        for five in [r#"{"ttl":5000}"#, r#"{"ttl":5000.0}"#] {
+            assert_eq!(of(five).unwrap(), Duration::from_secs(5), "{five}");
+        }
         for most in ["{}", r#"{"ttl":null}"#, r#"{"ttl":60001}"#, r#"{"ttl":-1}"#] {
             assert_eq!(of(most).unwrap(), MOST, "{most}");
         }

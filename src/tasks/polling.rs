@@ -161,6 +161,7 @@ mod tests {
             kept(r#","pollIntervalMs":2500"#),
             Duration::from_millis(2500)
         );
+        assert_eq!(kept(r#","pollInterval":2e3"#), Duration::from_secs(2));
         assert_eq!(kept(r#","pollIntervalMs":86400000"#), LONGEST);
         assert_eq!(kept(r#","pollIntervalMs":-1"#), USUAL);
     }

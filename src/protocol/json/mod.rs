@@ -163,12 +163,17 @@ pub fn number(text: &str) -> Option<u64> {
     let spelled = text
         .strip_prefix('"')
         .and_then(|text| text.strip_suffix('"'));
-    let spelled = spelled.unwrap_or(text);
+    whole_number(spelled.unwrap_or(text))
+}
+
+/// The number in `text`, plain or as `7.0`, if it is whole and at least zero.
+#[must_use]
+pub fn whole_number(text: &str) -> Option<u64> {
     let as_float = || {
-        let short = Some(spelled).filter(|text| text.len() <= LONGEST_NUMBER);
+        let short = Some(text).filter(|text| text.len() <= LONGEST_NUMBER);
         DecimalNumber::parse(short?)?.integer()?.parse().ok()
     };
-    spelled.parse().ok().or_else(as_float)
+    text.parse().ok().or_else(as_float)
 }
 
 /// Byte range of `part` inside `whole`; `None` unless `part` is a slice of `whole`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::Message;
+use crate::protocol::{Message, json};
 use crate::translate::merge::DISCOVERED_MS;
 
 /// Cache scope: which clients may share a cached result.
@@ -82,7 +82,7 @@ impl CacheHints {
     /// unknown scope) is taken from `otherwise` (SPEC M-80, M-85).
     pub(crate) fn said(message: &Message, otherwise: Self) -> Self {
         let ttl = message.result_member("ttlMs");
-        let ttl = ttl.and_then(|ttl| ttl.parse().ok());
+        let ttl = ttl.and_then(json::whole_number);
         Self {
             ttl_ms: ttl.unwrap_or(otherwise.ttl_ms).min(Self::ANY.ttl_ms),
             scope: match message.result_member("cacheScope") {

@@ -131,6 +131,14 @@ fn nothing_is_promised_for_more_than_a_day() {
     );
 }
 
+// SPEC M-80. Servers that keep every number as a float write it with a point.
+#[test]
+fn a_lifetime_may_be_spelled_as_a_float() {
+    let result = json!({"ttlMs": 60_000.0, "cacheScope": "public"});
+    let shown = shown(R5, R5, "tools/list", &result);
+    assert_eq!(shown["ttlMs"], json!(60_000));
+}
+
 // SPEC M-80, M-85: absent and negative promise nothing.
 #[rstest]
 #[case(json!({}))]

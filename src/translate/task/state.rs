@@ -68,7 +68,7 @@ impl<'t> UpstreamTask<'t> {
         let status = TaskStatus::parse(&text_of("status")?)?;
         let message = text_of("statusMessage").map(std::borrow::Cow::into_owned);
         let interval = find(&members, "pollIntervalMs").or_else(|| find(&members, "pollInterval"));
-        let interval = interval.and_then(|text| text.parse().ok());
+        let interval = interval.and_then(json::whole_number);
         Some(Self {
             id,
             status,

@@ -53,7 +53,7 @@ impl TaskProgress {
         let Some(link) = link.filter(|_| !is_over(task)) else {
             return;
         };
-        let ttl = json::member(task, "ttl").and_then(|ttl| ttl.parse().ok());
+        let ttl = json::member(task, "ttl").and_then(json::whole_number);
         let until = ttl.and_then(|ttl| Instant::now().checked_add(Duration::from_millis(ttl)));
         let token = Arc::clone(token);
         let mut tasks = lock(&self.0);

@@ -147,7 +147,7 @@ fn declared(reply: &Message) -> Option<ServerDeclaration> {
     // Older servers have `serverInfo` in the result itself. Spec: SPEC M-41, M-50
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
-    let kept = reply.result_member("ttlMs").and_then(|ms| ms.parse().ok());
+    let kept = reply.result_member("ttlMs").and_then(json::whole_number);
     let declared = ServerDeclaration::new(
         ours,
         object(reply.result_member("capabilities")),
