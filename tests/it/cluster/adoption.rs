@@ -131,6 +131,40 @@ async fn call_of_a_lost_owner_ends_with_an_unknown_outcome() {
     two.stop().await;
 }
 
+// Spec: SPEC T-30. The error of a refused element is sent behind the replies, and waits for them.
+#[tokio::test]
+async fn array_of_a_lost_owner_ends_with_an_error_for_each_call_and_each_refused_element() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let user = one.anonymous();
+    let here = user.open_as("/mcp/stub", "2025-03-26", json!({})).await;
+    let params = json!({
+        "name": "notices", "arguments": {"n": 600, "gap_ms": 100}, "_meta": {"progressToken": 1},
+    });
+    let array = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+        {"jsonrpc": "1.0", "id": 2, "method": "ping"},
+    ]);
+    let mut stream = here.post(&array).await.events();
+    let first = stream.next().await.expect("a notice");
+    one.kill().await;
+    let there = here.at(two.anonymous());
+    let resumed = there.resume(&first.id.unwrap()).await;
+    let mut rest = resumed.expect(StatusCode::OK).await.events();
+    let mut refused = Vec::new();
+    while let Some(message) = rest.message().await {
+        if message.get("error").is_some() {
+            refused.push(message["id"].as_i64().unwrap());
+        }
+    }
+    refused.sort_unstable();
+    assert_eq!(refused, [1, 2]);
+    two.stop().await;
+}
+
 #[tokio::test]
 async fn finished_stream_is_replayed_by_the_next_owner() {
     let Some(redis) = redis::server(&[]).await else {

@@ -168,6 +168,25 @@ async fn an_element_that_is_no_message_spoils_only_itself() {
     gw.stop().await;
 }
 
+// Spec: JSON-RPC 2.0 §5.
+#[tokio::test]
+async fn an_element_that_is_refused_is_answered_under_its_id() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([
+        {"jsonrpc": "1.0", "id": 1, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": 7},
+        {"jsonrpc": "2.0", "id": 3, "method": "ping"},
+    ]);
+    let replies = user.post(&array).await.json().await;
+    let replies = replies.as_array().expect("an array");
+    assert_eq!(ids(replies), [1, 2, 3]);
+    for reply in replies {
+        assert_eq!(reply.get("error").is_some(), reply["id"] != 3, "{reply}");
+    }
+    gw.stop().await;
+}
+
 // Spec: SPEC T-31, C-10: a call left without a task would hold its permit for ever.
 #[tokio::test]
 async fn an_upstream_that_is_slow_to_take_a_notification_holds_up_nobody() {
