@@ -7,6 +7,7 @@ mod events;
 mod refused;
 mod sender;
 mod socket;
+mod socket_writer;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::departure::DepartureFlag;
 use super::events::{self, PostRelease};
-use super::socket;
+use super::socket_writer::SocketWriter;
 use crate::config::Isolation;
 use crate::grants::HeldToken;
 use crate::process::{BusyGuard, HoldGuard, SendError, StdioConnection, UnusedGuard};
@@ -24,7 +24,7 @@ pub(crate) enum DuplexSender {
     /// Posts beside an event stream.
     Events(Arc<events::PostSender>),
     /// A socket's writer.
-    Socket(Arc<socket::SocketWriter>),
+    Socket(Arc<SocketWriter>),
 }
 
 impl DuplexSender {
@@ -290,7 +290,7 @@ mod tests {
     /// A closed socket.
     async fn closed() -> DuplexSender {
         let taken = sink::unfold((), |(), _: Message| ready(Ok::<_, Error>(())));
-        let writer = socket::SocketWriter::new(Box::pin(taken), &TaskSpawner::new());
+        let writer = SocketWriter::new(Box::pin(taken), &TaskSpawner::new());
         writer.close().await;
         DuplexSender::Socket(Arc::new(writer))
     }
