@@ -209,9 +209,7 @@ impl Capabilities {
         }
         let brings_tools = || {
             method == "sampling/createMessage"
-                && (member(params, "tools").is_some()
-                    || member(params, "toolChoice").is_some()
-                    || sampling::has_tool_content(params))
+                && (sampling::offers_tools(params) || sampling::has_tool_content(params))
         };
         (!self.sampling_tools && brings_tools()).then(|| format!("{method} with tools"))
     }
@@ -321,6 +319,12 @@ mod tests {
         "sampling/createMessage",
         r#"{"toolChoice":{}}"#,
         Some("sampling/createMessage with tools")
+    )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        "sampling/createMessage",
+        r#"{"tools":null,"toolChoice":null}"#,
+        None
     )]
     #[case(
         r#"{"sampling":{"tools":{}}}"#,

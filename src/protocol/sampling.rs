@@ -9,6 +9,13 @@ use super::json::{self, JsonError, member};
 /// The only value of `includeContext` for clients that did not declare `sampling.context`.
 const NO_CONTEXT: &str = "\"none\"";
 
+/// Whether the parameters (JSON text) offer the model tools. Some serialisers write null for none.
+pub(crate) fn offers_tools(params: &str) -> bool {
+    ["tools", "toolChoice"]
+        .iter()
+        .any(|name| member(params, name).is_some_and(|value| value != "null"))
+}
+
 /// Whether some message of the parameters (JSON text) holds the use of a tool, or its result.
 pub(crate) fn has_tool_content(params: &str) -> bool {
     let Some(messages) = member(params, "messages") else {

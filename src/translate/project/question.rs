@@ -10,7 +10,7 @@ use super::object::{MemberFate, array, object, string_member};
 use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
-use crate::protocol::{Era, Revision, meta, rpc};
+use crate::protocol::{Era, Revision, meta, rpc, sampling};
 
 /// Why a question cannot be put to a client.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ impl RevisionProjection {
         if self.to.has_sampling_tools() {
             return Ok(object(params, |name, value| self.common(name, value))?);
         }
-        if member(params, "tools").is_some() || member(params, "toolChoice").is_some() {
+        if sampling::offers_tools(params) {
             return Err(UnaskableReason::Inexpressible(
                 "tools in a sampling request",
             ));
@@ -106,6 +106,8 @@ impl RevisionProjection {
         Ok(object(params, |name, value| {
             Ok(match name {
                 "messages" => messages.take().map_or(MemberFate::Keep, MemberFate::from),
+                // Null, as none are offered.
+                "tools" | "toolChoice" => MemberFate::Drop,
                 _ => self.common(name, value)?,
             })
         })?)

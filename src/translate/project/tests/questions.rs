@@ -67,6 +67,14 @@ fn what_a_revision_has_no_words_for_is_not_asked() {
     assert!(asked(R5, R3, "sampling/createMessage", &tools).is_err());
 }
 
+// SPEC C-70. Some serialisers write null for none.
+#[test]
+fn tools_that_are_null_are_none() {
+    let none = json!({"messages": [], "tools": null, "toolChoice": null});
+    let shown = asked(R5, R3, "sampling/createMessage", &none).unwrap();
+    assert_eq!(shown, json!({"messages": []}));
+}
+
 // SPEC C-82.
 #[test]
 fn only_2025_11_25_names_a_visit() {
