@@ -36,7 +36,8 @@ pub(crate) fn task(state: &UpstreamTask<'_>, handle: &str, shown: &ShownTask<'_>
         ("pollInterval", "pollIntervalMs"),
     ];
     for (theirs, ours) in renamed {
-        if let Some(value) = state.member(theirs) {
+        // Some serialisers write null for none, which no task of the extension has there.
+        if let Some(value) = state.member(theirs).filter(|value| *value != "null") {
             out.member(ours, value);
         }
     }
@@ -93,6 +94,15 @@ mod tests {
         assert_eq!(
             (&said["status"], &said["error"]["code"]),
             (&"failed".into(), &(-1).into())
+        );
+    }
+
+    #[test]
+    fn what_is_null_is_left_out_but_for_the_lifetime() {
+        let text = r#"{"taskId":"raw","status":"working","statusMessage":null,"ttl":null,"pollInterval":null}"#;
+        assert_eq!(
+            shown(text, &ShownTask::Bare),
+            serde_json::json!({"taskId": "ours", "status": "working", "ttlMs": null})
         );
     }
 
