@@ -47,7 +47,7 @@ pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool
     has_code_of(&LOST_SESSION_CODES, message) && has_words_of_lost_session(body)
 }
 
-/// Whether the error names a request, which alone it is about.
+/// Whether the body is an error about one request, which it names; the session goes on.
 fn is_about_request(body: &[u8], message: &Message) -> bool {
     message.id().is_some()
         && has_code_of(&REQUEST_CODES, Some(message))
