@@ -224,11 +224,11 @@ impl SessionHandOver {
         match outcome {
             HandOver::GivenUp => {
                 tracing::debug!(session = tag, "session given up");
-                sessions.give_up(session.key());
+                sessions.give_up_session(&session);
                 self.given_up.fetch_add(1, Ordering::Relaxed);
                 LABELED.hand_overs.add("given_up", 1);
             }
-            HandOver::Lost => sessions.give_up(session.key()),
+            HandOver::Lost => sessions.give_up_session(&session),
             HandOver::Ended | HandOver::Stayed => {}
             // Its record stays as it is: another replica adopts the session once the lease of this one is gone.
             HandOver::Kept if is_last => {

@@ -41,14 +41,19 @@ impl SessionRegistry {
     pub fn give_up(&self, session: SessionKey) {
         let live = self.live.get(&session).map(|session| Arc::clone(&session));
         if let Some(session) = live.or_else(|| self.implicit_sessions.of_record(session)) {
-            if let Some(recorder) = &session.recorder {
-                recorder.leave(session.key());
-            }
-            for link in session.links().all() {
-                link.disown();
-            }
-            self.close(&session);
+            self.give_up_session(&session);
         }
+    }
+
+    /// The same for this very session: it may have been given up before, and adopted again under the same key.
+    pub fn give_up_session(&self, session: &Arc<Session>) {
+        if let Some(recorder) = &session.recorder {
+            recorder.leave(session.key());
+        }
+        for link in session.links().all() {
+            link.disown();
+        }
+        self.close(session);
     }
 
     /// Removes a session and returns its links; `None` if it was removed already.
@@ -81,7 +86,7 @@ impl SessionRegistry {
             .collect();
         // Sessions that may have been given up to other replicas.
         for session in all.iter().filter(|session| session.may_be_given_up()) {
-            self.give_up(session.key());
+            self.give_up_session(session);
         }
         let ended: Vec<_> = all
             .iter()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::RecordSource;
 use super::format::TextDigest;
 use super::shared::EndedSession;
 use super::writer::RecordWriter;
@@ -33,15 +34,15 @@ enum RecordKey {
 
 /// What some calls are about; the record's call is the last one.
 enum RecordWork {
-    Write(SessionKey, Vec<TextDigest>),
-    Renew(SessionKey),
+    Write(SessionKey, Arc<dyn RecordSource>, Vec<TextDigest>),
+    Renew(SessionKey, Arc<dyn RecordSource>),
     End(EndedSession),
 }
 
 impl RecordWork {
     fn key(&self) -> RecordKey {
         match self {
-            Self::Write(session, _) | Self::Renew(session) => RecordKey::Live(*session),
+            Self::Write(session, ..) | Self::Renew(session, _) => RecordKey::Live(*session),
             Self::End(ended) => RecordKey::Ended(ended.session),
         }
     }
@@ -128,22 +129,29 @@ impl<'a> RecordTask<'a> {
             (source, is_changed, tracked.texts.clone())
         };
         let Some(record) = source.record() else {
-            self.writer.leave(session);
+            self.writer.leave_source(session, &source);
             return None;
         };
-        if let Some(mut tracked) = self.writer.tracked.get_mut(&session) {
+        {
+            let mut tracked = self.writer.tracked.get_mut(&session)?;
+            if !tracked.is_of(&source) {
+                // The session that is tracked by now is listed itself.
+                return None;
+            }
             tracked.stage = WorkStage::UnderWay;
             tracked.tag = Some(record.tag);
         }
         let (records, by) = (&self.writer.records, source.ownership());
         if !is_changed {
             let calls = records.renew(session, by, &texts);
-            return Some((RecordWork::Renew(session), calls));
+            return Some((RecordWork::Renew(session, source), calls));
         }
         let (calls, texts) = records.put(session, by, source.highest_stream(), &record);
-        Some((RecordWork::Write(session, texts), calls))
+        Some((RecordWork::Write(session, source, texts), calls))
     }
 
+    /// What the results of some calls mean. Where the session was given up meanwhile and adopted again, they mean nothing
+    /// for the one that is tracked now.
     fn settle(&mut self, work: RecordWork, results: &[ScriptResult]) {
         // A renewal says 0 for what is not there.
         let lowest = results
@@ -152,21 +160,31 @@ impl<'a> RecordTask<'a> {
         let lowest = lowest.min().flatten();
         let key = work.key();
         match (work, lowest) {
-            (RecordWork::End(ended), Some(_)) => self.writer.told(ended.session),
+            (RecordWork::End(ended), Some(_)) => self.writer.told(&ended),
             (RecordWork::End(_), None) => {}
-            (RecordWork::Write(session, _) | RecordWork::Renew(session), Some(-1)) => {
-                self.writer.leave(session);
-                self.writer.fenced.add(session);
+            (
+                RecordWork::Write(session, source, _) | RecordWork::Renew(session, source),
+                Some(-1),
+            ) => {
+                if self.writer.leave_source(session, &source) {
+                    self.writer.fenced.add(session);
+                }
             }
-            (RecordWork::Write(session, texts), Some(_)) => {
-                self.writer.written(session, Some(texts));
+            (RecordWork::Write(session, source, texts), Some(_)) => {
+                self.writer.written((session, &source), Some(texts));
             }
-            (RecordWork::Renew(session), Some(1)) => self.writer.written(session, None),
-            (RecordWork::Renew(session), Some(_)) => {
-                self.writer.unsettled(session, true, false);
+            (RecordWork::Renew(session, source), Some(1)) => {
+                self.writer.written((session, &source), None);
             }
-            (RecordWork::Write(session, _), None) => self.writer.unsettled(session, true, true),
-            (RecordWork::Renew(session), None) => self.writer.unsettled(session, false, true),
+            (RecordWork::Renew(session, source), Some(_)) => {
+                self.writer.unsettled((session, &source), true, false);
+            }
+            (RecordWork::Write(session, source, _), None) => {
+                self.writer.unsettled((session, &source), true, true);
+            }
+            (RecordWork::Renew(session, source), None) => {
+                self.writer.unsettled((session, &source), false, true);
+            }
         }
         if lowest.is_none() {
             self.failing.insert(key);
@@ -175,5 +193,143 @@ impl<'a> RecordTask<'a> {
             let others = self.failed.take_all();
             self.list_again(others);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use tokio::sync::oneshot;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::ownership::Ownership;
+    use crate::redis_client::Value;
+    use crate::runtime::lifecycle::TaskSpawner;
+    use crate::seal::Sealer;
+    use crate::store::fenced::FencedSessions;
+    use crate::store::records::{SessionRecord, SharedRecords, tests};
+    use crate::store::scripts::{ScriptRunner, StoreKeys};
+
+    const SESSION: SessionKey = [9; 16];
+    const FIRST: Ownership = Ownership { node: 1, epoch: 0 };
+    /// After another replica has had the session.
+    const AGAIN: Ownership = Ownership { node: 1, epoch: 2 };
+
+    /// A store that answers a call about a record when the test says so, and one about a text at once.
+    #[derive(Debug, Default)]
+    struct Waiting(Mutex<Vec<(&'static str, oneshot::Sender<i64>)>>);
+
+    impl Waiting {
+        /// Lets the task run, and takes the calls that wait by then.
+        async fn calls(&self) -> Vec<(&'static str, oneshot::Sender<i64>)> {
+            sleep(Duration::from_millis(50)).await;
+            self.calls_at_once().await
+        }
+
+        /// The same while the round of the first call lasts.
+        async fn calls_at_once(&self) -> Vec<(&'static str, oneshot::Sender<i64>)> {
+            sleep(Duration::from_millis(1)).await;
+            std::mem::take(&mut *lock(&self.0))
+        }
+    }
+
+    impl ScriptRunner for Waiting {
+        fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+            let mut answers = Vec::new();
+            for call in calls {
+                let (send, answer) = oneshot::channel();
+                match call.script.name() {
+                    "record_text" => send.send(1).unwrap(),
+                    name => lock(&self.0).push((name, send)),
+                }
+                answers.push(answer);
+            }
+            Box::pin(async move {
+                let mut results = Vec::new();
+                for answer in answers {
+                    results.push(Ok(Value::Int(answer.await.unwrap())));
+                }
+                results
+            })
+        }
+
+        fn is_reachable(&self) -> bool {
+            true
+        }
+    }
+
+    #[derive(Debug)]
+    struct Source(Ownership);
+
+    impl RecordSource for Source {
+        fn ownership(&self) -> Ownership {
+            self.0
+        }
+
+        fn highest_stream(&self) -> u32 {
+            1
+        }
+
+        fn record(&self) -> Option<SessionRecord> {
+            Some(tests::record())
+        }
+    }
+
+    fn writer() -> (Arc<Waiting>, Arc<RecordWriter>, Arc<FencedSessions>) {
+        let store = Arc::new(Waiting::default());
+        let records = SharedRecords::new(
+            Arc::clone(&store) as _,
+            StoreKeys::new("test"),
+            Arc::new(Sealer::new(&[]).unwrap()),
+            Duration::from_hours(1),
+        );
+        let fenced = Arc::new(FencedSessions::default());
+        let tasks = TaskSpawner::new();
+        let writer = RecordWriter::start(Arc::new(records), Arc::clone(&fenced), &tasks);
+        (store, writer, fenced)
+    }
+
+    /// The one call that waits.
+    fn only(calls: Vec<(&'static str, oneshot::Sender<i64>)>, name: &str) -> oneshot::Sender<i64> {
+        let [(found, answer)] = <[_; 1]>::try_from(calls).unwrap();
+        assert_eq!(found, name);
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_write_of_a_session_does_not_end_the_one_that_was_adopted_again() {
+        let (store, writer, fenced) = writer();
+        writer.track(SESSION, Arc::new(Source(FIRST)));
+        let former = only(store.calls().await, "record_put");
+        writer.leave(SESSION);
+        writer.track(SESSION, Arc::new(Source(AGAIN)));
+        let next = only(store.calls().await, "record_put");
+        former.send(-1).unwrap();
+        assert!(store.calls().await.is_empty());
+        assert_eq!(fenced.next().now_or_never(), None);
+        next.send(1).unwrap();
+        writer.change(SESSION);
+        let refused = only(store.calls().await, "record_put");
+        refused.send(-1).unwrap();
+        assert_eq!(fenced.next().await, SESSION, "its own refusal counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_to_an_end_leaves_the_end_of_a_later_session_to_be_told() {
+        let (store, writer, _fenced) = writer();
+        writer.track(SESSION, Arc::new(Source(FIRST)));
+        only(store.calls().await, "record_put").send(1).unwrap();
+        writer.end(SESSION, FIRST, true);
+        let former = only(store.calls_at_once().await, "record_finish");
+        writer.track(SESSION, Arc::new(Source(AGAIN)));
+        writer.end(SESSION, AGAIN, true);
+        former.send(-1).unwrap();
+        only(store.calls().await, "record_finish").send(1).unwrap();
+        assert!(store.calls().await.is_empty());
     }
 }

@@ -41,7 +41,7 @@ pub struct SharedRecords {
 }
 
 /// A session that has ended here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EndedSession {
     pub(super) session: SessionKey,
     pub(super) by: Ownership,

@@ -70,6 +70,13 @@ pub(super) struct TrackedSession {
     pub(super) tag: Option<u64>,
 }
 
+impl TrackedSession {
+    /// Whether it is the session of `source`, and no other one under the same key.
+    pub(super) fn is_of(&self, source: &Arc<dyn RecordSource>) -> bool {
+        Arc::ptr_eq(&self.source, source)
+    }
+}
+
 /// What the task is to do.
 #[derive(Debug, Default)]
 pub(super) struct WorkLists {
@@ -149,24 +156,25 @@ impl RecordWriter {
     pub async fn lost(&self) -> Option<Vec<SessionKey>> {
         let tracked = self.tracked.iter();
         let all: Vec<_> = tracked
-            .map(|entry| (*entry.key(), entry.source.ownership()))
+            .map(|entry| (*entry.key(), Arc::clone(&entry.source)))
             .collect();
         let mut lost = Vec::new();
         for some in all.chunks(ASKED_AT_ONCE) {
-            let calls = some
-                .iter()
-                .flat_map(|(session, by)| self.records.renew(*session, *by, &[]));
+            let calls = some.iter().flat_map(|(session, source)| {
+                self.records.renew(*session, source.ownership(), &[])
+            });
             let results = self.store().run(calls.collect()).await;
-            for (at, (session, _)) in some.iter().enumerate() {
+            for (at, asked) in some.iter().enumerate() {
                 if integer(results.get(at)?.as_ref().ok()?)? == -1 {
-                    lost.push(*session);
+                    lost.push(asked);
                 }
             }
         }
-        for session in &lost {
-            self.leave(*session);
-        }
-        Some(lost)
+        // One that was given up and adopted again meanwhile stays.
+        let left = lost
+            .into_iter()
+            .filter(|(session, source)| self.leave_source(*session, source));
+        Some(left.map(|(session, _)| *session).collect())
     }
 
     /// Gives a tracked session up, with its record as of now: any replica may then adopt the session. The caller
@@ -204,6 +212,14 @@ impl RecordWriter {
     /// Stops keeping the record of a session that another replica owns, and leaves it as it is.
     pub fn leave(&self, session: SessionKey) {
         self.tracked.remove(&session);
+    }
+
+    /// Stops keeping the record of a session as long as it is kept for `source`; whether it was.
+    pub(super) fn leave_source(&self, session: SessionKey, source: &Arc<dyn RecordSource>) -> bool {
+        let left = self
+            .tracked
+            .remove_if(&session, |_, tracked| tracked.is_of(source));
+        left.is_some()
     }
 
     /// Has all records written once more, after the store has lost its data: spread over `time`.
@@ -270,7 +286,7 @@ impl RecordWriter {
                 if let Some((ended, results)) = calls.next(pending()).await
                     && results.iter().all(Result::is_ok)
                 {
-                    self.told(ended.session);
+                    self.told(&ended);
                 }
             }
         };
@@ -318,14 +334,26 @@ impl RecordWriter {
         self.records.finish(&ended)
     }
 
-    /// The store says that the session is over.
-    pub(super) fn told(&self, session: SessionKey) {
-        lock(&self.lists).untold.remove(&session);
+    /// The store says that the session is over. A later session under the same key that has ended since is told next.
+    pub(super) fn told(&self, ended: &EndedSession) {
+        let mut lists = lock(&self.lists);
+        let untold = lists.untold.get(&ended.session);
+        if untold.is_some_and(|untold| untold == ended) {
+            lists.untold.remove(&ended.session);
+        } else if untold.is_some() && !lists.ended.contains(&ended.session) {
+            lists.ended.push_back(ended.session);
+            self.work.notify_one();
+        }
     }
 
-    /// The record is in the store, with these long texts if it was not only renewed.
-    pub(super) fn written(&self, session: SessionKey, texts: Option<Vec<TextDigest>>) {
-        if let Some(mut tracked) = self.tracked.get_mut(&session) {
+    /// The record of the session of `source` is in the store, with these long texts if it was not only renewed.
+    pub(super) fn written(
+        &self,
+        (session, source): (SessionKey, &Arc<dyn RecordSource>),
+        texts: Option<Vec<TextDigest>>,
+    ) {
+        let tracked = self.tracked.get_mut(&session);
+        if let Some(mut tracked) = tracked.filter(|tracked| tracked.is_of(source)) {
             (tracked.stage, tracked.is_failing) = (WorkStage::Idle, false);
             tracked.written = Instant::now();
             if let Some(texts) = texts {
@@ -338,8 +366,14 @@ impl RecordWriter {
     }
 
     /// The record is to be written or renewed once more: at once, or where its call failed when the task tries again.
-    pub(super) fn unsettled(&self, session: SessionKey, is_changed: bool, is_failing: bool) {
-        if let Some(mut tracked) = self.tracked.get_mut(&session) {
+    pub(super) fn unsettled(
+        &self,
+        (session, source): (SessionKey, &Arc<dyn RecordSource>),
+        is_changed: bool,
+        is_failing: bool,
+    ) {
+        let tracked = self.tracked.get_mut(&session);
+        if let Some(mut tracked) = tracked.filter(|tracked| tracked.is_of(source)) {
             (tracked.stage, tracked.is_failing) = (WorkStage::Idle, is_failing);
             tracked.is_changed |= is_changed;
             self.list(session, &mut tracked);

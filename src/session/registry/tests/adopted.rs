@@ -77,6 +77,7 @@ async fn session_that_was_given_up_does_not_end_the_one_that_was_adopted_again()
     let again = rebuilt(&f, &id, later, RestoredLog::default());
     store.ran().await;
     f.sessions.close(&former);
+    f.sessions.give_up_session(&former);
     assert!(!again.closed().is_cancelled());
     let bound = f
         .sessions
