@@ -130,13 +130,27 @@ impl Membership {
         let Ok(peer) = Peer::new(record, &self.identity) else {
             return;
         };
-        let before = self.peers();
-        let Some(next) = before.with_proved(peer, Instant::now()).map(Arc::new) else {
-            return;
-        };
-        tracing::info!(node, address, "replica found without Redis");
-        self.peers.send_replace(Arc::clone(&next));
+        let changed = self.change_peers(|before| before.with_proved(peer, Instant::now()));
+        if changed.is_some() {
+            tracing::info!(node, address, "replica found without Redis");
+        }
+    }
+
+    /// Puts the list that `change` makes of the present one in its place, and returns both, the former first. No other
+    /// change comes in between.
+    fn change_peers(
+        &self,
+        change: impl FnOnce(&PeerList) -> Option<PeerList>,
+    ) -> Option<(Arc<PeerList>, Arc<PeerList>)> {
+        let mut changed = None;
+        self.peers.send_if_modified(|peers| {
+            let next = change(peers).map(Arc::new);
+            changed = next.map(|next| (std::mem::replace(peers, Arc::clone(&next)), next));
+            changed.is_some()
+        });
+        let (before, next) = changed?;
         next.give_up_others(&before);
+        Some((before, next))
     }
 
     /// Waits until the lease of the replica `node` is over, or the replica is not known any more. Heartbeats come every
@@ -295,7 +309,6 @@ impl Membership {
                 None => COUNTERS.cluster_records_refused.add(1),
             }
         }
-        let before = self.peers();
         let make = |record| Peer::new(record, &self.identity);
         let at = PeerClock {
             now: Instant::now(),
@@ -303,7 +316,10 @@ impl Membership {
             connects: server.connects,
             run_id: Arc::clone(&server.run_id),
         };
-        let next = Arc::new(before.next(records, at, make));
+        let changed = self.change_peers(|before| Some(before.next(records, at, make)));
+        let Some((before, next)) = changed else {
+            return;
+        };
         next.report_changes(&before, &self.own);
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let unlike = next.other_configurations(&self.own);
@@ -311,8 +327,6 @@ impl Membership {
             .cluster_replicas
             .set(gauge(next.living().count() + 1));
         GAUGES.cluster_other_configurations.set(gauge(unlike));
-        self.peers.send_replace(Arc::clone(&next));
-        next.give_up_others(&before);
     }
 }
 
@@ -358,3 +372,6 @@ impl LeaseOutage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
