@@ -260,9 +260,11 @@ impl SessionQueue {
         None
     }
 
-    /// Whether the shared log has expired: twice its life, as the store's clock began later.
+    /// Whether the shared log has expired, and no stream of calls is left whose further entries name them: twice its life,
+    /// as the store's clock began later.
     pub(super) fn is_expired(&self, bounds: KeptBounds, now: Instant) -> bool {
-        self.is_written() && now.duration_since(self.changed) > 2 * bounds.max_age
+        let is_unused = self.is_written() && self.calls.is_empty();
+        is_unused && now.duration_since(self.changed) > 2 * bounds.max_age
     }
 
     /// Whether the shared log must have had more than `entries` before the last call: it lost some.
@@ -343,6 +345,17 @@ mod tests {
         assert!(queue.calls_of((8, 1), false).is_empty());
         assert!(queue.calls_of((7, 6), true).is_empty());
         assert!(queue.calls_of((7, 3), false).is_empty());
+    }
+
+    #[test]
+    fn calls_of_a_silent_stream_are_known_until_it_ends() {
+        let mut queue = queue();
+        let later = Instant::now() + 3 * BOUNDS.max_age;
+        assert!(queue.is_expired(BOUNDS, later));
+        queue.note_calls(1, StreamCalls::new("[1]".into(), None));
+        assert!(!queue.is_expired(BOUNDS, later));
+        assert!(queue.calls_of((1, 1), true).is_empty());
+        assert!(queue.is_expired(BOUNDS, later));
     }
 
     #[test]
