@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use self::connection::ConnectionFault;
+pub use self::connection::{ConnectionFault, DESCRIPTORS_WANTED, lacks_descriptors};
 use crate::clock::{Clock, SystemClock};
 use crate::lock::lock;
 pub use crate::telemetry::chain::chain;

@@ -12,7 +12,7 @@ use http::{HeaderValue, StatusCode};
 use reqwest::{Client, ClientBuilder, Response};
 use url::Url;
 
-use crate::cause::ConnectionFault;
+use crate::cause::{ConnectionFault, DESCRIPTORS_WANTED};
 use crate::config::is_loopback;
 use crate::egress::{self, EgressRefusal};
 
@@ -100,6 +100,7 @@ fn of_transport(error: &reqwest::Error) -> &'static str {
         Some(ConnectionFault::Handshake | ConnectionFault::Untrusted) => {
             "look at the issuer's TLS settings: the gateway speaks TLS 1.2 and 1.3"
         }
+        Some(ConnectionFault::NoDescriptor) => DESCRIPTORS_WANTED,
         Some(ConnectionFault::TimedOut) => NO_ANSWER,
         None if error.is_timeout() => NO_ANSWER,
         // Documents are fetched without a proxy.

@@ -34,21 +34,41 @@ pub enum ConnectionFault {
     Proxy,
     /// The forward proxy was reached and opened no tunnel.
     ProxyRefused,
+    /// This process, or this machine, has no file descriptor left.
+    NoDescriptor,
 }
 
 impl ConnectionFault {
-    /// The first known fault among `error` and its sources.
+    /// The first known fault among `error` and its sources; a lack of descriptors before all others, as a name is not resolved
+    /// without one either.
     #[must_use]
     pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut fault = None;
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(fault) = known(error) {
-                return Some(fault);
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(lacks_descriptors)
+            {
+                return Some(Self::NoDescriptor);
             }
+            fault = fault.or_else(|| known(error));
             next = inner(error);
         }
-        None
+        fault
     }
+}
+
+/// The remedy where [`lacks_descriptors`].
+pub const DESCRIPTORS_WANTED: &str = "raise the limit on file descriptors (ulimit -n, LimitNOFILE of systemd), or lower \
+    server.max_connections or stdio.max_children";
+
+/// Whether the system refused a file or connection because too many are open: in this process, or on this machine.
+#[must_use]
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error();
+    code == Some(Errno::MFILE.raw_os_error()) || code == Some(Errno::NFILE.raw_os_error())
 }
 
 /// The error that another one wraps. `source()` of an `io::Error` skips the wrapped error and returns the source of
@@ -108,5 +128,28 @@ fn of_tls(error: &rustls::Error) -> ConnectionFault {
         // webpki says this in its own words only.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => ConnectionFault::Authority,
         _ => ConnectionFault::Untrusted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("dns error")]
+    struct Unresolved(#[source] io::Error);
+
+    #[test]
+    fn lack_of_descriptors_is_found_below_other_faults() {
+        for code in [Errno::MFILE, Errno::NFILE] {
+            let error = Unresolved(io::Error::from_raw_os_error(code.raw_os_error()));
+            let fault = ConnectionFault::of(&error);
+            assert_eq!(fault, Some(ConnectionFault::NoDescriptor));
+        }
+        let error = Unresolved(io::Error::other("no such name"));
+        let fault = ConnectionFault::of(&error);
+        assert_eq!(fault, Some(ConnectionFault::UnknownHost));
     }
 }

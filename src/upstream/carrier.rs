@@ -289,7 +289,7 @@ fn remedy(error: &OpenError) -> Option<&'static str> {
             "create the directory that `cwd` names, or leave `cwd` out: each child then has one of its own"
         }
         OpenError::Spawn(_) => {
-            "look at the limits of processes and memory of the user that the gateway runs as"
+            "look at the limits of processes, memory and file descriptors of the user that the gateway runs as"
         }
         _ => return None,
     })

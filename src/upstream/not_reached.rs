@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::cause::{ConnectionFault, chain};
+use crate::cause::{ConnectionFault, DESCRIPTORS_WANTED, chain};
 
 /// Why an upstream could not be reached or started. Its text is for callers and names no address.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -101,6 +101,7 @@ impl NotReached {
                 "look into the log of the proxy that `proxy` names: it has to allow CONNECT to the upstream, \
                  without a login"
             }
+            Some(ConnectionFault::NoDescriptor) => DESCRIPTORS_WANTED,
             None => "ask for `url` from this machine, for instance with curl",
         }
     }

@@ -123,7 +123,9 @@ async fn lack_of_descriptors_is_logged_once_a_minute() {
         (failed.await >= 5.0).then_some(())
     })
     .await;
-    assert_eq!(lines_with(&gw, failed).len(), 1);
+    let [line] = lines_with(&gw, failed).try_into().expect("one line");
+    let remedy = line["remedy"].as_str().unwrap();
+    assert!(remedy.contains("LimitNOFILE"), "{line}");
     drop(open);
     gw.stop().await;
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::cause::chain;
+use crate::cause::{DESCRIPTORS_WANTED, chain, lacks_descriptors};
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 
@@ -115,8 +115,9 @@ impl ConnectionFailures {
         let cause = ConnectionFailure::Accept;
         LABELED.connections_failed.add(cause.word(), 1);
         if let Some(muted) = self.logged.admit(cause.word()) {
+            let remedy = lacks_descriptors(error).then_some(DESCRIPTORS_WANTED);
             let error: &dyn std::error::Error = error;
-            tracing::error!(error, muted, "cannot accept connections");
+            tracing::error!(error, muted, remedy, "cannot accept connections");
         }
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn reason(error: &(dyn Error + 'static)) -> &'static str {
         Some(ConnectionFault::Untrusted) => "its certificate cannot be trusted",
         Some(ConnectionFault::Proxy) => "the forward proxy before it cannot be reached",
         Some(ConnectionFault::ProxyRefused) => "the forward proxy before it opens no way to it",
+        Some(ConnectionFault::NoDescriptor) => "the gateway has too many open connections",
         None => "no connection could be made",
     }
 }
