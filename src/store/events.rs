@@ -6,6 +6,8 @@
 mod batch;
 mod live;
 mod memory;
+#[cfg(test)]
+mod remote;
 mod shared;
 
 use std::task::{Context, Poll};
@@ -17,6 +19,8 @@ use crate::protocol::RequestId;
 
 pub use live::LiveEvents;
 pub use memory::{LogBounds, MemoryEvents, RestoredStream};
+#[cfg(test)]
+pub(crate) use remote::RemoteEvents;
 pub use shared::{FetchedLog, RestoredLog, SharedEvents, SharedLogParts};
 
 /// A session inside the log.

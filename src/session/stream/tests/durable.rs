@@ -1,95 +1,16 @@
 //! A store outside this process: events are shown once it has them, and fetched before they are resumed.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use std::task::{Context, Poll, Waker};
-
-use futures_util::future::BoxFuture;
+use std::sync::atomic::Ordering;
 
 use super::super::*;
 use super::{log, read, stream as local_stream, texts};
-use crate::store::events::{Durability, LogBounds, MemoryEvents, SessionKey};
+use crate::store::events::{LogBounds, RemoteEvents};
 
-/// Has acknowledged the events up to `durable`; what is recalled was logged elsewhere before.
-#[derive(Debug)]
-struct Remote {
-    local: MemoryEvents,
-    durable: AtomicU64,
-    /// Whether it cannot be written to.
-    down: AtomicBool,
-    /// Whether another process owns the session.
-    fenced: AtomicBool,
-    waits: Mutex<Option<Waker>>,
-}
-
-impl Remote {
-    fn acknowledge(&self, seq: u64) {
-        self.durable.store(seq, Ordering::SeqCst);
-        if let Some(waker) = lock(&self.waits).take() {
-            waker.wake();
-        }
-    }
-}
-
-impl EventStore for Remote {
-    fn append(&self, at: StreamKey, events: &mut [LoggedEvent]) {
-        self.local.append(at, events);
-    }
-
-    fn poll_durable(&self, _at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<Durability> {
-        if self.durable.load(Ordering::SeqCst) >= seq {
-            return Poll::Ready(Durability::Durable);
-        }
-        if self.fenced.load(Ordering::SeqCst) {
-            return Poll::Ready(Durability::Fenced);
-        }
-        if self.down.load(Ordering::SeqCst) {
-            return Poll::Ready(Durability::Unlogged);
-        }
-        *lock(&self.waits) = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn recall(&self, at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
-        Some(Box::pin(async move {
-            tokio::task::yield_now().await;
-            let mut logged = ["1", "2"].map(|text| LoggedEvent::of(text.into()));
-            self.local.append(at, &mut logged);
-            logged[1].seq
-        }))
-    }
-
-    fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool {
-        self.local.replace(at, seq, payload)
-    }
-
-    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
-        self.local.after(at, seq, limit)
-    }
-
-    fn forget(&self, session: SessionKey) {
-        self.local.forget(session);
-    }
-
-    fn sweep(&self) {}
-
-    fn size(&self) -> (usize, usize) {
-        self.local.size()
-    }
-}
-
-fn remote() -> (Arc<Remote>, Arc<EventStream>) {
-    let bounds = LogBounds {
+fn remote() -> (Arc<RemoteEvents>, Arc<EventStream>) {
+    let store = RemoteEvents::new(LogBounds {
         max_age: Duration::from_mins(5),
         per_session: 1 << 20,
         total: 1 << 20,
-    };
-    let store = Arc::new(Remote {
-        local: MemoryEvents::new(bounds),
-        durable: AtomicU64::new(0),
-        down: AtomicBool::new(false),
-        fenced: AtomicBool::new(false),
-        waits: Mutex::default(),
     });
     let key = local_stream().key;
     (Arc::clone(&store), EventStream::new(key, store))
