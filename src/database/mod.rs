@@ -18,7 +18,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 pub use schema::{MigrationResult, SCHEMA};
 pub use sql::{SqlRow, SqlTransaction, SqlValue};
@@ -235,19 +235,22 @@ async fn postgres(url: &Secret, limits: &[(&str, &str)]) -> Result<Engine, Datab
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(PATIENCE)
-        .after_release(|connection, _| Box::pin(answers(connection)))
+        .after_release(|connection, _| Box::pin(takes_writes(connection)))
         .connect_with(options)
         .await?;
     Ok(Engine::Postgres(pool))
 }
 
-/// Whether a connection that was used answers, and so can be used again. The pool asks that itself, but without a bound: all
-/// connections whose statements a vanished server has not answered would be missing for as long as TCP waits.
+/// Whether a connection that was used answers, and its server takes writes, so that it can be used again. After a failover the
+/// name of the server may lead to the former one for a while, which answers reads alone. The pool asks itself for an answer,
+/// but without a bound: all connections whose statements a vanished server has not answered would be missing for as long
+/// as TCP waits.
 ///
 /// # Errors
 /// It gives no answer: the connection is closed.
-async fn answers(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let answer = tokio::time::timeout(PATIENCE, connection.ping()).await;
-    answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    Ok(true)
+async fn takes_writes(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let asked = sqlx::query("SHOW transaction_read_only").fetch_one(connection);
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    let row = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    Ok(row.try_get::<&str, _>(0)? != "on")
 }

@@ -5,6 +5,7 @@ mod crashes;
 mod grants;
 mod leases;
 mod programs;
+mod read_only;
 mod schema;
 mod tables;
 mod vanished;
