@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::ForwardFailure;
 use super::peers::Peer;
+use crate::cause::lacks_descriptors;
 use crate::runtime::lifecycle::TaskSpawner;
 
 /// The path of the greeting.
@@ -47,6 +48,13 @@ pub(super) enum GreetingFailure {
     /// Something else has answered.
     #[error("what answers is no replica")]
     Unreadable,
+}
+
+impl GreetingFailure {
+    /// Whether the replica was not asked at all, as this process has no file descriptor left.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self, Self::Unanswered(ForwardFailure::Unreachable(error)) if lacks_descriptors(error))
+    }
 }
 
 /// Asks a replica for its greeting, without a bound on the time.

@@ -106,8 +106,9 @@ impl LostOwners {
     }
 
     /// Whether the replica `node` has no lease, and does not say at its internal address that it has one: the address
-    /// refuses, is silent for a second, or belongs to another replica by now. What is under way at a lost replica breaks
-    /// off, unless the replica says that it ends and answers that first. Callers that ask together share the answer.
+    /// refuses, is silent for a second, or belongs to another replica by now. A replica that cannot be asked, as this one is
+    /// out of file descriptors, does not count as lost. What is under way at a lost replica breaks off, unless the replica
+    /// says that it ends and answers that first. Callers that ask together share the answer.
     ///
     /// # Cancel safety
     /// Nothing is changed before the answer is known.
@@ -128,7 +129,9 @@ impl LostOwners {
         let Some((peer, _)) = known else {
             return true;
         };
-        let said = self.word_of(&peer.record).await;
+        let Ok(said) = self.word_of(&peer.record).await else {
+            return false;
+        };
         let is_cut_off = said.as_ref().is_some_and(|said| said.adopts_after_ms > 0);
         peer.is_cut_off.store(is_cut_off, Ordering::Relaxed);
         if breaks_off(said.as_ref()) {
@@ -190,12 +193,22 @@ impl LostOwners {
     }
 
     /// The greeting of a replica, if that one answers at its address.
-    async fn word_of(&self, record: &ReplicaRecord) -> Option<ReplicaGreeting> {
+    ///
+    /// # Errors
+    /// It could not be asked, and may live.
+    async fn word_of(
+        &self,
+        record: &ReplicaRecord,
+    ) -> Result<Option<ReplicaGreeting>, GreetingFailure> {
         // A connection of its own: those of the replica are given up with it.
-        let peer = Peer::new(record.clone(), &self.identity).ok()?;
-        let said = timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await;
-        let said = said.ok()?.ok()?;
-        (said.node == record.node).then_some(said)
+        let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
+            return Ok(None);
+        };
+        match timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await {
+            Ok(Ok(said)) => Ok((said.node == record.node).then_some(said)),
+            Ok(Err(failure)) if failure.is_own() => Err(failure),
+            Ok(Err(_)) | Err(_) => Ok(None),
+        }
     }
 }
 
@@ -212,7 +225,12 @@ fn lives(said: &ReplicaGreeting) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use rustix::io::Errno;
+
     use super::*;
+    use crate::cluster::failure::ForwardFailure;
 
     #[test]
     fn replica_lives_while_it_serves_its_sessions_and_answers_until_it_has_left() {
@@ -234,5 +252,15 @@ mod tests {
         };
         assert!(!lives(&leaving), "its sessions are adopted");
         assert!(!breaks_off(Some(&leaving)), "it answers");
+    }
+
+    #[test]
+    fn lack_of_descriptors_here_says_nothing_of_a_replica() {
+        let unanswered = |error: Errno| {
+            let error = io::Error::from_raw_os_error(error.raw_os_error());
+            GreetingFailure::Unanswered(ForwardFailure::Unreachable(error))
+        };
+        assert!(unanswered(Errno::MFILE).is_own());
+        assert!(!unanswered(Errno::CONNREFUSED).is_own());
     }
 }
