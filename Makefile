@@ -104,6 +104,11 @@ $(TOOLS)/fuzz-$(FUZZ):
 	$(TOOL) cargo-fuzz@$(FUZZ)
 	touch $@
 
+# Installs the package $(2) of Debian where the program $(1) is missing. A fresh Debian has no lists of packages before
+# `apt-get update`; an update that fails for another source does not matter where the installation succeeds.
+needs = command -v $(1) > /dev/null || { apt-get update -q; apt-get install -q -y --no-install-recommends $(2); } \
+  || { echo '$(1) is needed: install $(2) from your distribution'; exit 1; }
+
 DRILL := target/release/drill
 
 # The gateway as `make install` and the image have it, and what drives it: in `target` whatever CARGO_TARGET_DIR says, where
@@ -121,26 +126,28 @@ untuned: preconditions
 
 .PHONY: bench
 bench: drill untuned redis ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy, and replicas with Redis; writes docs/benchmarks.md
-	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
-	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
+	@$(call needs,nginx,nginx-light)
 	@ulimit -n 16384 && $(DRILL) bench --untuned $(UNTUNED)/release --recorded $(RECORDED) \
 	  --markdown docs/benchmarks.md --json target/benchmarks.json
 
 .PHONY: redis
 redis:
-	@command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server \
-	  || { echo 'redis-server is needed: install it from your distribution'; exit 1; }
+	@$(call needs,redis-server,redis-server)
+
+.PHONY: valgrind
+valgrind:
+	@$(call needs,valgrind,valgrind)
 
 .PHONY: replicas
 replicas: drill redis ## Measures what 20,000 idle sessions on three replicas take, there and in Redis; writes docs/replica-memory.md
 	@ulimit -n 16384 && $(DRILL) replicas --markdown docs/replica-memory.md
 
 .PHONY: instructions
-instructions: drill redis ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
+instructions: drill redis valgrind ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
 	$(INSTRUCTIONS)
 
 .PHONY: record-instructions
-record-instructions: drill redis ## Records them anew, after a change that is worth its cost, or a new profile
+record-instructions: drill redis valgrind ## Records them anew, after a change that is worth its cost, or a new profile
 	$(INSTRUCTIONS) --record
 
 RECORDED := benches/instructions.toml
