@@ -142,6 +142,30 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
     assert!(names.is_empty(), "{names:?}");
 }
 
+// Prometheus has a series for each replica. Where a query does not add them up, legends without the replica are the same.
+#[test]
+fn a_series_of_each_replica_has_the_replica_in_its_legend() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let mut count = 0;
+    for target in targets {
+        let query = target["expr"].as_str().expect("a query");
+        let legend = target["legendFormat"].as_str().expect("a legend");
+        let is_added_up = ["sum", "max", "topk"].iter().any(|word| {
+            query.contains(&format!("{word} by (")) || query.contains(&format!("{word}("))
+        });
+        if !is_added_up {
+            count += 1;
+            assert!(legend.contains("{{instance}}"), "{legend}: {query}");
+        }
+    }
+    assert!(count > 30, "{count} series of each replica");
+}
+
 // These gauges are 0 without `[cluster]`, too.
 #[test]
 fn a_gateway_without_replicas_has_neither_a_missing_lease_nor_a_lost_connection_to_redis() {
