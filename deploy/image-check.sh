@@ -65,25 +65,32 @@ if ! image inspect --type image "$build_base" > /dev/null 2>&1; then
   image commit -q --rm "$base" "$build_base"
 fi
 
-if ! image inspect --type image localhost/node-base > /dev/null 2>&1; then
-  say 'Node and uv, where their own images have them'
-  node=$(readlink -f "$(command -v node)") || die 'Node is needed, with npm'
+# Node and uv, where their own images have them; one image for each version.
+command -v node > /dev/null && command -v npm > /dev/null || die 'Node is needed, with npm'
+node_base=localhost/node-base:$(node --version)-npm$(npm --version)
+if ! image inspect --type image "$node_base" > /dev/null 2>&1; then
+  say "node base: Node $(node --version)"
+  node=$(readlink -f "$(command -v node)")
   # Not `grep -q`, which ends before ldd: the pipe would count as failed where it finds something.
   ! ldd "$node" | grep libnode > /dev/null || die "$node needs libraries of its distribution: take Node from nodejs.org"
   base=$(image from scratch)
   image copy -q "$base" "$node" /usr/local/bin/node
   image copy -q "$base" "$(npm root --global)/npm" /usr/local/lib/node_modules/npm
-  image commit -q --rm "$base" localhost/node-base
+  image commit -q --rm "$base" "$node_base"
 fi
 
-if ! image inspect --type image localhost/uv-base > /dev/null 2>&1; then
+# Of the version that the Dockerfile names.
+uv=$(sed -n 's/^ARG UV_IMAGE=.*://p' Dockerfile)
+uv_base=localhost/uv-base:$uv
+if ! image inspect --type image "$uv_base" > /dev/null 2>&1; then
+  say "uv base: uv $uv"
   rm -rf "$work/uv"
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work/uv" uv
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work/uv" "uv==$uv.*"
   python3 -m zipfile --extract "$work"/uv/uv-*.whl "$work/uv"
   chmod 0755 "$work"/uv/uv-*.data/scripts/*
   base=$(image from scratch)
   image copy -q "$base" "$work"/uv/uv-*.data/scripts/uv "$work"/uv/uv-*.data/scripts/uvx /
-  image commit -q --rm "$base" localhost/uv-base
+  image commit -q --rm "$base" "$uv_base"
 fi
 
 # --- the images ----------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ build() {
   say "the image $2"
   image build --pull-never --layers --target "$1" --tag "localhost/$2" \
     --build-arg BUILD_IMAGE="$build_base" --build-arg RUN_IMAGE=localhost/run-base \
-    --build-arg NODE_IMAGE=localhost/node-base --build-arg UV_IMAGE=localhost/uv-base \
+    --build-arg NODE_IMAGE="$node_base" --build-arg UV_IMAGE="$uv_base" \
     --volume "$registry:/usr/local/cargo/registry" .
 }
 build slim drawbridge:slim
