@@ -1,15 +1,20 @@
 //! `drawbridge status` and `drawbridge health`: what a running gateway says of itself.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
-use super::ask::{AdminAddress, AdminClient, AdminRequestError};
+use super::ask::{AdminAddress, AdminClient, AdminRequestError, AdminResponse};
 use super::{BAD_CONFIG, out};
 use crate::status::GatewayStatus;
 
 /// Between two looks of `--watch`.
 const PAUSE: Duration = Duration::from_secs(2);
+/// For all of `health`: less than the timeout of `HEALTHCHECK` in the Dockerfile, so that the reason is printed before
+/// the container engine kills the program.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Has a terminal show what follows on an empty screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -71,7 +76,7 @@ pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
 
 /// Prints whether the gateway takes new work.
 pub(super) fn health(target: &AdminAddress) -> ExitCode {
-    let answer = target.client().and_then(|client| client.get("/ready"));
+    let answer = target.client().and_then(ready);
     match answer {
         Ok(answer) if answer.status == 200 => {
             out::say("ready");
@@ -79,6 +84,7 @@ pub(super) fn health(target: &AdminAddress) -> ExitCode {
         }
         Ok(answer) => {
             let text = answer.body.lines().next().unwrap_or_default();
+            let text = text.replace(char::is_control, " ");
             out::say(&format!("HTTP {}: {text}", answer.status));
             ExitCode::FAILURE
         }
@@ -87,6 +93,22 @@ pub(super) fn health(target: &AdminAddress) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Asks `/ready`, within [`HEALTH_TIMEOUT`] from the resolution of the name to the end of the answer. The thread of a
+/// request that takes longer ends with the process.
+fn ready(client: AdminClient) -> Result<AdminResponse, AdminRequestError> {
+    let address = client.address();
+    let (sender, answer) = mpsc::channel();
+    let asking = thread::Builder::new().spawn(move || drop(sender.send(client.get("/ready"))));
+    let answer = match asking {
+        Ok(_) => answer.recv_timeout(HEALTH_TIMEOUT),
+        Err(error) => return Err(AdminRequestError::Unreachable { address, error }),
+    };
+    answer.unwrap_or_else(|_| {
+        let error = ErrorKind::TimedOut.into();
+        Err(AdminRequestError::Unreachable { address, error })
+    })
 }
 
 /// What is shown, and whether all is well.

@@ -1,11 +1,13 @@
 //! `/status` on the admin port, access to the page, and the commands that fetch the page.
 
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use http::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::harness::http::Actor;
@@ -222,6 +224,24 @@ async fn errors_stand_apart_from_the_json_that_is_watched() {
     watch.start_kill().unwrap();
     let output = within("its end", watch.wait_with_output()).await.unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+}
+
+// The container engine kills a check after 6 s (Dockerfile), and then nobody learns why it failed.
+#[tokio::test]
+async fn health_ends_by_itself_where_the_answer_never_ends() {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = format!("http://{}", port.local_addr().unwrap());
+    let endless = tokio::spawn(async move {
+        let (mut client, _) = port.accept().await.unwrap();
+        // Each byte comes within the timeout of a single read.
+        while client.write_all(b"H").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    });
+    let (code, text, _) = run(&["health", "--admin", &admin]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("timed out"), "{text}");
+    endless.abort();
 }
 
 #[tokio::test]
