@@ -184,7 +184,7 @@ async fn revoke(vault: &Vault, which: &AccountFilter) -> Result<ExitCode, Databa
         }
     }
     out::say(&format!(
-        "{removed} accounts removed; running gateways stop using them within 5 s"
+        "accounts removed: {removed}; running gateways stop using them within 5 s"
     ));
     if unreadable > 0 {
         out::say(&format!(
@@ -198,7 +198,7 @@ async fn rotate(vault: &Vault) -> Result<ExitCode, DatabaseError> {
     let result = vault.rotate().await?;
     let name = vault.keys().sealing_name();
     out::say(&format!(
-        "{} records sealed again under {name}",
+        "records sealed again under {name}: {}",
         result.resealed
     ));
     if result.is_complete() {
@@ -208,8 +208,8 @@ async fn rotate(vault: &Vault) -> Result<ExitCode, DatabaseError> {
         return Ok(ExitCode::SUCCESS);
     }
     out::complain(&format!(
-        "{} records are under other keys: a gateway still seals under one of them, or they do not open. Keep the older \
-         keys, and run this again when every gateway has {name} first in keys.vault",
+        "records under other keys: {}; a gateway still seals under one of these keys, or the records do not open. Keep \
+         the older keys, and run this again when every gateway has {name} first in keys.vault",
         result.left
     ));
     Ok(ExitCode::FAILURE)
