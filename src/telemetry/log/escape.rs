@@ -2,6 +2,14 @@
 
 use std::fmt::Write as _;
 
+/// Whether a viewer of the log may end the line at `character`, obey it, or show what follows in another order.
+fn misleads(character: char) -> bool {
+    // Spec: Unicode UAX #9 §2, the characters that set the direction of text.
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}')
+}
+
 /// JSON string content.
 pub(super) fn json(into: &mut String, text: &str) {
     let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
@@ -15,18 +23,19 @@ pub(super) fn json(into: &mut String, text: &str) {
             '\n' => into.push_str("\\n"),
             '\r' => into.push_str("\\r"),
             '\t' => into.push_str("\\t"),
-            control if control.is_control() => {
-                let _ = write!(into, "\\u{:04x}", u32::from(control));
+            other if misleads(other) => {
+                // All of them have four digits.
+                let _ = write!(into, "\\u{:04x}", u32::from(other));
             }
             other => into.push(other),
         }
     }
 }
 
-/// Text for a terminal: nothing in it may begin a line or steer the terminal.
+/// Text for a terminal: nothing in it may begin a line, steer the terminal or change the order of what is shown.
 pub(super) fn terminal(into: &mut String, text: &str) {
     for character in text.chars() {
-        if character.is_control() {
+        if misleads(character) {
             into.extend(character.escape_default());
         } else {
             into.push(character);

@@ -390,6 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn what_others_chose_does_not_change_the_order_in_which_a_line_is_shown() {
+        let name = "a\u{202e}b\u{2066}c\u{2028}d\u{200f}é";
+        for look in [LineFormat::Json, LineFormat::Text, LineFormat::Coloured] {
+            let line = collect(look, || tracing::info!(name, "hello"));
+            let hidden = |c| "\u{202e}\u{2066}\u{2028}\u{200f}".contains(c);
+            assert!(!line.contains(hidden), "{line:?}");
+            assert!(line.contains("202e") && line.contains('é'), "{line:?}");
+        }
+        let line = collect(LineFormat::Json, || tracing::info!(name, "hello"));
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["name"], name);
+    }
+
+    #[test]
     fn only_a_line_for_a_terminal_has_colours() {
         let plain = |look| collect(look, || tracing::warn!(name = "a\u{1b}[2Jb", "hello"));
         for look in [LineFormat::Json, LineFormat::Text] {
