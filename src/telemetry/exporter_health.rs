@@ -1,4 +1,4 @@
-//! Export failures of the collector: logs a line when exports begin to fail, and when they succeed
+//! Export failures of the collector: counts them, and logs a line when exports begin to fail, and when they succeed
 //! again. The SDK would log every failed batch, see [`is_repetition`].
 
 use std::fmt::Debug;
@@ -17,6 +17,7 @@ use url::Url;
 
 use crate::lock::lock;
 use crate::telemetry::chain::chain;
+use crate::telemetry::metrics::COUNTERS;
 
 /// Interval between log lines about failing exports of one signal.
 const SAY_EVERY: Duration = Duration::from_mins(5);
@@ -80,6 +81,9 @@ impl<E> WatchedExporter<E> {
     }
 
     fn note(&self, outcome: OTelSdkResult) -> OTelSdkResult {
+        if outcome.is_err() {
+            COUNTERS.exports_failed.add(1);
+        }
         let line = lock(&self.state).note(outcome.is_ok(), Instant::now());
         let (signal, collector) = (self.signal, &*self.collector);
         match (line, &outcome) {
@@ -205,7 +209,9 @@ mod tests {
         ] {
             let caught = LogCapture::begin();
             let watched = WatchedExporter::new("logs", &endpoint, ());
+            let before = COUNTERS.exports_failed.get();
             assert!(watched.note(failed(text)).is_err());
+            assert!(COUNTERS.exports_failed.get() > before, "not counted");
             let lines = caught.of_level("WARN");
             let [line] = &lines[..] else {
                 panic!("one line: {lines:?}")

@@ -179,6 +179,8 @@ table! {
             "Log lines dropped because standard output did not keep up.";
         audit_dropped = "drawbridge.audit.dropped" "{record}"
             "Audit records that could not be kept.";
+        exports_failed = "drawbridge.exports.failed" "{export}"
+            "Exports of traces, metrics or logs that the collector did not take.";
         redis_connections_lost = "drawbridge.redis.connections_lost" "{connection}"
             "Connections to Redis that broke.";
         redis_connects_failed = "drawbridge.redis.connects_failed" "{attempt}"
