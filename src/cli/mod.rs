@@ -50,8 +50,9 @@ enum Command {
     },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
     ///
-    /// Exit code 0: it can be used, and with `--online` all is well. 1: with `--online` an issuer, an upstream or a
-    /// database fails, or with `--strict` there is a warning. 2: wrong options. 78: the configuration cannot be used.
+    /// Exit code 0: it can be used, and with `--online` all is well. 1: with `--online` an issuer, an upstream, its
+    /// account, a login, Redis or a database fails, or with `--strict` there is a warning. 2: wrong options. 78: the
+    /// configuration cannot be used.
     Check {
         /// The configuration.
         #[arg(
@@ -71,8 +72,8 @@ enum Command {
     },
     /// Asks a running gateway what runs: upstreams, issuers, and why they fail.
     ///
-    /// Exit code 0: all is well. 1: an upstream is degraded or down, an issuer has a fault, or there is no
-    /// answer. 2: wrong options. 78: the configuration cannot be used.
+    /// Exit code 0: all is well. 1: an upstream is degraded or down, an issuer has a fault, a replica is fenced, has no
+    /// lease or no Redis, or there is no answer. 2: wrong options. 78: the configuration cannot be used.
     Status {
         #[command(flatten)]
         target: ask::AdminAddress,
@@ -81,7 +82,8 @@ enum Command {
     },
     /// Asks a running gateway whether it takes new work, for health checks of containers.
     ///
-    /// Exit code 0: it does. 1: it does not (yet, or no longer), or cannot be asked. 2: wrong options.
+    /// Exit code 0: it does. 1: it does not (yet, or no longer), does not answer within 5 s, or cannot be asked. 2: wrong
+    /// options.
     Health {
         #[command(flatten)]
         target: ask::AdminAddress,

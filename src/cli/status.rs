@@ -29,8 +29,7 @@ pub(super) struct StatusFormat {
     json: bool,
 }
 
-/// Prints what runs. Fails when an upstream is degraded or down, when an issuer has a cause, and when there is no
-/// answer.
+/// Prints what runs. Fails unless [`GatewayStatus::is_well`], and when there is no answer.
 pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
     let client = match target.client() {
         Ok(client) => client,
