@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::lock::lock;
@@ -109,7 +109,7 @@ impl LogWriter {
     ) -> std::io::Result<(Self, WriterGuard)> {
         let shared = Arc::new(WriterState::default());
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || theirs.write_all_to(out))?;
         let guard = WriterGuard {
@@ -165,7 +165,9 @@ impl WriterState {
             drop(state);
             self.write(LineKind::Audit, &batch.audit, &mut out);
             self.write(LineKind::Log, &batch.log, &mut out);
-            drop(out.flush());
+            while would_block(out.flush()) {
+                thread::sleep(COLLECT);
+            }
             batch.clear();
             if last {
                 self.lock().ended = true;
@@ -186,6 +188,10 @@ impl WriterState {
             match out.write(chunk) {
                 Ok(taken @ 1..) => rest = rest.get(taken..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(COLLECT);
+                    continue;
+                }
                 Ok(0) | Err(_) => {
                     let lost = memchr::memchr_iter(b'\n', rest).count();
                     kind.dropped().add(lost.try_into().unwrap_or(u64::MAX));
@@ -195,6 +201,12 @@ impl WriterState {
             self.lock().written += 1;
         }
     }
+}
+
+/// Whether an output is full that another process has made non-blocking: a pipe or terminal has one such setting for all
+/// processes that share it.
+fn would_block(outcome: std::io::Result<()>) -> bool {
+    outcome.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
 impl Drop for WriterGuard {

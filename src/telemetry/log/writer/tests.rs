@@ -115,6 +115,34 @@ fn lines_that_a_closed_output_did_not_take_are_counted() {
     assert!(COUNTERS.log_lines_dropped.get() >= before + 9);
 }
 
+/// An output that another process has made non-blocking: it is full at every other attempt.
+struct NonBlocking(Gate, bool);
+
+impl Write for NonBlocking {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.1 = !self.1;
+        if self.1 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_output_that_does_not_block_loses_no_line() {
+    let gate = Gate::default();
+    let (writer, guard) = LogWriter::start(NonBlocking(gate.clone(), false)).unwrap();
+    for _ in 0..10 {
+        writer.put(LineKind::Audit, b"12345\n");
+    }
+    drop(guard);
+    assert_eq!(*gate.0.lock().unwrap(), b"12345\n".repeat(10));
+}
+
 /// An output whose reader takes a chunk every tenth of a second.
 struct Slow(Gate);
 
