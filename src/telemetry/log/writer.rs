@@ -147,6 +147,7 @@ impl WriterState {
 
     fn write_all_to(&self, mut out: impl Write) {
         let mut batch = LineBatch::default();
+        let mut is_cut = false;
         loop {
             let mut state = self.lock();
             while state.waiting.is_empty() && !state.closed {
@@ -163,8 +164,8 @@ impl WriterState {
             let last = state.closed;
             std::mem::swap(&mut batch, &mut state.waiting);
             drop(state);
-            self.write(LineKind::Audit, &batch.audit, &mut out);
-            self.write(LineKind::Log, &batch.log, &mut out);
+            self.write(LineKind::Audit, &batch.audit, &mut out, &mut is_cut);
+            self.write(LineKind::Log, &batch.log, &mut out, &mut is_cut);
             while would_block(out.flush()) {
                 thread::sleep(COLLECT);
             }
@@ -180,8 +181,12 @@ impl WriterState {
 
 impl WriterState {
     /// Writes lines in chunks. A failure of standard output cannot be logged, so lines not written in full
-    /// are counted.
-    fn write(&self, kind: LineKind, lines: &[u8], out: &mut impl Write) {
+    /// are counted. `is_cut` says whether the output ends within such a line: the next one begins a new line.
+    fn write(&self, kind: LineKind, lines: &[u8], out: &mut impl Write, is_cut: &mut bool) {
+        if !lines.is_empty() && std::mem::take(is_cut) {
+            // Standard output keeps it until it can be written.
+            drop(out.write_all(b"\n"));
+        }
         let mut rest = lines;
         while !rest.is_empty() {
             let chunk = rest.get(..CHUNK).unwrap_or(rest);
@@ -195,6 +200,8 @@ impl WriterState {
                 Ok(0) | Err(_) => {
                     let lost = memchr::memchr_iter(b'\n', rest).count();
                     kind.dropped().add(lost.try_into().unwrap_or(u64::MAX));
+                    let taken = lines.strip_suffix(rest).unwrap_or_default();
+                    *is_cut = taken.last().is_some_and(|last| *last != b'\n');
                     return;
                 }
             }

@@ -115,6 +115,38 @@ fn lines_that_a_closed_output_did_not_take_are_counted() {
     assert!(COUNTERS.log_lines_dropped.get() >= before + 9);
 }
 
+/// An output that takes so many bytes, fails once, and takes everything from then on.
+struct Interruption(Vec<u8>, Option<usize>);
+
+impl Write for Interruption {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let taken = self.1.map_or(bytes.len(), |left| left.min(bytes.len()));
+        if taken == 0 {
+            self.1 = None;
+            return Err(ErrorKind::StorageFull.into());
+        }
+        self.1 = self.1.map(|left| left - taken);
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_line_after_one_that_was_cut_stands_alone() {
+    for (taken, written) in [(8, "12345\n12\nnext\n"), (6, "12345\nnext\n")] {
+        let (state, mut is_cut) = (WriterState::default(), false);
+        let mut out = Interruption(Vec::new(), Some(taken));
+        for lines in [&b"12345\n12345\n"[..], b"", b"next\n"] {
+            state.write(LineKind::Log, lines, &mut out, &mut is_cut);
+        }
+        assert_eq!(String::from_utf8(out.0).unwrap(), written);
+    }
+}
+
 /// An output that another process has made non-blocking: it is full at every other attempt.
 struct NonBlocking(Gate, bool);
 
