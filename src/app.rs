@@ -27,6 +27,7 @@ use crate::connect::{ConnectPages, ConnectParts};
 use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
+use crate::downstream::listener::Listener;
 use crate::downstream::{AdoptionStores, McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
 use crate::grants::revocation::{UserAccounts, revoke_queued};
@@ -103,15 +104,15 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut signals = ProcessSignals::install().context("signal handlers")?;
     let tasks = TaskSpawner::new();
-    let vault = durable::open_if_there(&config, &host, durable::LostKey::Replaced).await;
-    let vault = vault.context("durable data")?;
-    let headers = config.limits.headers;
-    let listener = listening::bind("server.listen", &config.server, headers)?;
-    let admin = listening::bind("admin.listen", &admin_listener(&config), headers)?.for_operators();
-    // Before the chosen port is named, by which replicas may differ.
-    let joined = replica::join(&config, &tasks).await.context("cluster")?;
+    let opened = open(&config, &host, &tasks);
+    let Some(opened) = signals.before(opened).await else {
+        return Ok(());
+    };
+    let opened = opened?;
+    let (vault, listener, admin) = (opened.vault, opened.listener, opened.admin);
+    // After the cluster was joined: replicas may differ by it.
     name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
-    let (cluster, internal) = joined.unzip();
+    let (cluster, internal) = opened.joined.unzip();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
         .into_iter()
@@ -182,6 +183,35 @@ async fn serve(
     }
     tracing::info!(clean, "stopped");
     Ok(())
+}
+
+/// What the start waits for.
+struct OpenedParts {
+    vault: Option<Vault>,
+    listener: Listener,
+    admin: Listener,
+    joined: Option<(Arc<Cluster>, Listener)>,
+}
+
+/// Opens the vault, binds the listeners for clients and for operators, and joins the cluster. Waits for PostgreSQL and
+/// Redis, for several seconds where they do not answer.
+async fn open(
+    config: &Config,
+    host: &HostEnvironment,
+    tasks: &TaskSpawner,
+) -> anyhow::Result<OpenedParts> {
+    let vault = durable::open_if_there(config, host, durable::LostKey::Replaced).await;
+    let vault = vault.context("durable data")?;
+    let headers = config.limits.headers;
+    let listener = listening::bind("server.listen", &config.server, headers)?;
+    let admin = listening::bind("admin.listen", &admin_listener(config), headers)?.for_operators();
+    let joined = replica::join(config, tasks).await.context("cluster")?;
+    Ok(OpenedParts {
+        vault,
+        listener,
+        admin,
+        joined,
+    })
 }
 
 /// With port 0 the system chose: clients must be told the real one.

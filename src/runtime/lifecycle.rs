@@ -210,6 +210,20 @@ impl ProcessSignals {
         }
     }
 
+    /// Does `work`, which is part of the start; `None` where a request to end comes first.
+    ///
+    /// # Cancel safety
+    /// As that of `work`, which is dropped at a signal.
+    pub async fn before<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            name = self.next() => {
+                tracing::info!(signal = name, "stopped before the start was complete");
+                None
+            }
+        }
+    }
+
     /// Waits for the first signal, then drains; a second one cuts the grace period short. After the drain, and before what
     /// is left is stopped, comes `last`, which is told the time by which it has to be over: the end of the grace period,
     /// or shortly after it.

@@ -1,13 +1,15 @@
 //! Messages that the gateway prints about itself on start.
 
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::harness::{Setup, within};
+use crate::harness::{Setup, redis, within};
 
 /// Starts `serve` with these lines in front of one upstream whose program is not there; its line about
 /// the start.
@@ -153,4 +155,43 @@ async fn file_that_is_no_database_is_named() {
             "{said}"
         );
     }
+}
+
+#[tokio::test]
+async fn signal_ends_a_start_that_waits_for_redis() {
+    // Accepts connections, and answers nothing.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[auth]\nmode = \"none\"\n\
+         [keys]\nseal = [{{ id = \"k1\", key = \"0123456789abcdef0123456789abcdef\" }}]\n\
+         [cluster]\nredis = \"redis://127.0.0.1:{port}\"\nlisten = \"127.0.0.1:{}\"\n\
+         secret = \"0123456789abcdef0123456789abcdef\"\n[upstreams.gone]\ncommand = \"no-such-program\"\n",
+        redis::free_port()
+    );
+    std::fs::write(&file, text).unwrap();
+    let gateway = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        .args(["serve", "--config"])
+        .arg(&file)
+        .env("XDG_STATE_HOME", dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (_held, _) = within("a connection", silent.accept()).await.unwrap();
+    let pid = Pid::from_raw(i32::try_from(gateway.id().unwrap()).unwrap()).unwrap();
+    let sent = Instant::now();
+    kill_process(pid, Signal::TERM).unwrap();
+    let output = within("the end", gateway.wait_with_output()).await.unwrap();
+    // The wait for Redis is five seconds.
+    assert!(
+        sent.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        sent.elapsed()
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
