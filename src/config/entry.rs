@@ -244,8 +244,16 @@ impl DeclaredKey<'_> {
         self.secret()
     }
 
-    /// A secret, as text or as `{ file = "…" }`.
+    /// A secret, as text or as `{ file = "…" }`, without line breaks at its end: variables that were made with `echo`, or
+    /// from a file, have one.
     pub(super) fn secret(self) -> Option<Secret> {
+        let secret = self.key_material()?;
+        Some(Secret::new(secret.expose().trim_end_matches(['\r', '\n'])))
+    }
+
+    /// As [`secret`](Self::secret), and text is kept as it is: other bytes would be another key, which opens nothing that
+    /// was sealed before.
+    pub(super) fn key_material(self) -> Option<Secret> {
         read_secret(self.report, &self.path, self.value?)
     }
 

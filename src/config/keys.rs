@@ -60,7 +60,7 @@ fn one(s: &mut ConfigSection<'_>) -> Option<RingKey> {
     let file = s.key("file", "File with the key.").secret_file();
     let key = s.key("key", "The key itself.");
     let is_in_file = !key.has_variable();
-    let key = key.secret();
+    let key = key.key_material();
     if id.len() > 16 || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         s.error(
             "id",

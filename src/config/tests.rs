@@ -10,6 +10,7 @@ fn env(name: &str) -> Option<String> {
     match name {
         "TOKEN" => Some("hunter2".to_owned()),
         "PORT" => Some("9999".to_owned()),
+        "LINE" => Some("hunter2\r\n".to_owned()),
         "EMPTY" => Some(String::new()),
         _ => None,
     }
@@ -124,6 +125,19 @@ fn variables_fill_text_and_secrets() {
     assert_eq!(stdio.args, ["--port=9999", "$5"]);
     assert_eq!(stdio.env["KEY"].expose(), "Bearer hunter2");
     assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_secret_loses_the_line_break_at_its_end_and_a_variable_of_a_child_keeps_it() {
+    let asking = "introspection = { client_id = \"g\", client_secret = \"${LINE}\" }\n";
+    let text = OAUTH.replace(".com\"\n", &format!(".com\"\n{asking}"));
+    let config = read(&format!("{text}env = {{ KEY = \"${{LINE}}\" }}\n")).unwrap();
+    let introspection = config.auth.issuers[0].introspection.as_ref().unwrap();
+    assert_eq!(introspection.client_secret.expose(), "hunter2");
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    assert_eq!(stdio.env["KEY"].expose(), "hunter2\r\n");
 }
 
 #[test]
