@@ -13,6 +13,7 @@ use super::redis_url;
 use super::report::{ReadReport, join};
 use super::types::Config;
 use super::units;
+use crate::secret::Secret;
 
 /// The description of the table in the reference.
 pub(super) const ABOUT: &str = "Several gateways as one: each takes any request, and passes those of another's sessions on \
@@ -97,8 +98,11 @@ fn redis(s: &mut ConfigSection<'_>) -> Option<RedisConfig> {
 
 fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
     let url = t.key("url", "The URL.").secret();
-    let password = t.key("password", "Password.").secret();
+    // Empty text counts as missing.
+    let is_given = |secret: &Secret| !secret.expose().is_empty();
+    let password = t.key("password", "Password.").secret().filter(is_given);
     let sentinel_password = t.key("sentinel_password", "Of the sentinels.").secret();
+    let sentinel_password = sentinel_password.filter(is_given);
     let ca = t.key("ca", "PEM file.").path("");
     let cert = t.key("cert", "PEM file.").path("");
     let key = t.key("key", "PEM file.").path("");

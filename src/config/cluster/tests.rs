@@ -57,6 +57,21 @@ fn redis_may_be_a_table() {
     assert!(password.is_some());
 }
 
+#[test]
+fn empty_passwords_of_redis_count_as_missing() {
+    let redis = "redis = { url = \"redis+sentinel://u:hunter2@a,b/main\", password = \"\", sentinel_password = \"\" }\n";
+    let redis = with(&format!("{redis}{SECRET}"))
+        .unwrap()
+        .cluster
+        .unwrap()
+        .redis;
+    assert_eq!(redis.password.unwrap().expose(), "hunter2");
+    let RedisTopology::Sentinel { password, .. } = redis.topology else {
+        panic!("sentinels");
+    };
+    assert!(password.is_none());
+}
+
 #[rstest]
 #[case::no_redis(SECRET.to_owned(), "cluster.redis: is required")]
 #[case::no_url(format!("redis = {{ password = \"hunter2\" }}\n{SECRET}"), "cluster.redis.url: is required")]
