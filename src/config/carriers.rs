@@ -246,6 +246,12 @@ fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String,
         let hint = Some("leave it out");
         s.error(&path, "is set by the gateway itself", hint);
     } else {
+        if value.expose().is_empty() || value.expose().ends_with(' ') {
+            let what = "is empty, or ends with a blank: a variable in it may have no text";
+            let hint = "set the variable, or leave the header out";
+            let path = format!("{}.{path}", s.path);
+            s.report.warning(&path, what, Some(hint));
+        }
         return Some((name, value));
     }
     None
