@@ -40,19 +40,19 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
 }
 
 fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec<RingKey> {
-    let keys = s.key(name, doc).inline_list(one);
+    // With their places: unusable keys are left out, and would shift an index.
+    let keys = s
+        .key(name, doc)
+        .inline_list(|t| one(t).map(|key| (t.path.clone(), key)));
     let mut seen = BTreeSet::new();
-    for (index, RingKey { key, .. }) in keys.iter().enumerate() {
+    for (path, RingKey { key, .. }) in &keys {
         if !seen.insert(&key.id) {
             let hint = Some("give each key an id of its own");
-            s.error(
-                &format!("{name}[{index}].id"),
-                "two keys have this id",
-                hint,
-            );
+            let path = format!("{path}.id");
+            s.report.error(&path, "two keys have this id", hint);
         }
     }
-    keys
+    keys.into_iter().map(|(_, key)| key).collect()
 }
 
 fn one(s: &mut ConfigSection<'_>) -> Option<RingKey> {

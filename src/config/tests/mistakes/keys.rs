@@ -31,6 +31,12 @@ use crate::config::parse;
     "two keys have this id",
     "give each key an id of its own"
 )]
+#[case::keys_of_one_id_behind_another_mistake(
+    "[keys]\nseal = [{ id = \"k0\" }, { id = \"k1\", key = \"0123456789abcdef0123456789abcdef\" }, { id = \"k1\", key = \"fedcba9876543210fedcba9876543210\" }]",
+    "6:88: keys.seal[2].id: ",
+    "two keys have this id",
+    "give each key an id of its own"
+)]
 fn a_mistake_is_refused(
     #[case] lines: &str,
     #[case] place: &str,
