@@ -81,6 +81,31 @@ struct IssuerMetadata {
     introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
+/// How an introspection endpoint takes our credentials, as its metadata says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CredentialPlace {
+    /// As `Authorization`; also where the metadata says nothing.
+    Header,
+    /// In the body alone.
+    Body,
+    /// In neither, but by these methods, which we do not have.
+    Neither(Vec<String>),
+}
+
+impl CredentialPlace {
+    fn of(methods: Option<Vec<String>>) -> Self {
+        let methods = methods.unwrap_or_default();
+        let takes = |name: &str| methods.iter().any(|method| method == name);
+        if methods.is_empty() || takes("client_secret_basic") {
+            Self::Header
+        } else if takes("client_secret_post") {
+            Self::Body
+        } else {
+            Self::Neither(methods)
+        }
+    }
+}
+
 /// Fetches the key set document of `issuer`.
 ///
 /// # Errors
@@ -103,8 +128,7 @@ pub(super) async fn key_set(
     }
 }
 
-/// Where `issuer` answers questions about its tokens, and whether it wants our credentials in the
-/// body, because it does not take them as `Authorization`. Spec: RFC 8414 §2
+/// Where `issuer` answers questions about its tokens, and how it takes our credentials there. Spec: RFC 8414 §2
 ///
 /// # Errors
 /// The most telling failure of the places that may hold the metadata.
@@ -114,7 +138,7 @@ pub(super) async fn key_set(
 pub(super) async fn introspection(
     fetcher: &IssuerClients,
     issuer: &str,
-) -> Result<(Url, bool), DiscoveryError> {
+) -> Result<(Url, CredentialPlace), DiscoveryError> {
     let base = Url::parse(issuer)?;
     let member = "introspection_endpoint";
     let (metadata, url) = find(fetcher, issuer, &base, member, |metadata| {
@@ -122,11 +146,7 @@ pub(super) async fn introspection(
     })
     .await?;
     let methods = metadata.introspection_endpoint_auth_methods_supported;
-    let takes = |name: &str| methods.iter().flatten().any(|method| method == name);
-    Ok((
-        url,
-        takes("client_secret_post") && !takes("client_secret_basic"),
-    ))
+    Ok((url, CredentialPlace::of(methods)))
 }
 
 /// The first metadata that has the member which `read` picks, and the URL there.

@@ -22,7 +22,7 @@ use self::ask_error::IntrospectionError;
 use self::issuer_health::{IssuerHealth, RequestPermission};
 use super::cache::TokenKey;
 use super::claims::ClaimSet;
-use super::discovery::{self, DiscoveryError};
+use super::discovery::{self, CredentialPlace, DiscoveryError};
 use super::fetch::IssuerClients;
 use super::refused::REFUSED_AGE;
 use super::reject::RejectReason;
@@ -36,6 +36,7 @@ use crate::sync::fair_permits::{FairPermit, FairPermits};
 use crate::sync::single_flight::SingleFlight;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
+use crate::telemetry::redact::shown;
 
 /// Questions to one issuer at once; more wait, and the addresses that they come from take turns.
 const MAX_QUESTIONS: usize = 32;
@@ -43,6 +44,9 @@ const MAX_QUESTIONS: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A discovered endpoint is looked for again after this.
 const ENDPOINT_AGE: Duration = Duration::from_mins(10);
+
+/// Bytes of the names of methods that the log shows.
+const MAX_SHOWN: usize = 128;
 
 /// The issuer has not said whether the token is good. The reason is logged where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -266,18 +270,30 @@ impl IntrospectionClient {
         {
             return Ok(known.clone());
         }
-        let (url, base, is_post_only) = if let Some(url) = &self.configured {
-            (url.clone(), url.clone(), false)
+        let (url, base, place) = if let Some(url) = &self.configured {
+            (url.clone(), url.clone(), CredentialPlace::Header)
         } else {
             let base = Url::parse(&self.issuer).map_err(DiscoveryError::from)?;
-            let (url, is_post_only) = discovery::introspection(&self.fetcher, &self.issuer).await?;
-            (url, base, is_post_only)
+            let (url, place) = discovery::introspection(&self.fetcher, &self.issuer).await?;
+            (url, base, place)
         };
+        if let (IntrospectionAuth::Auto, CredentialPlace::Neither(methods)) =
+            (self.auth_method, &place)
+        {
+            tracing::warn!(
+                issuer = self.issuer,
+                endpoint = url.as_str(),
+                methods = %shown(&methods.join(" "), MAX_SHOWN),
+                remedy = "let the issuer take a client secret from this client, or set `introspection.auth_method` if it does",
+                "issuer takes no client secret at its introspection endpoint, by its metadata: it is sent one as \
+                 client_secret_basic"
+            );
+        }
         let found = IntrospectionEndpoint {
             url,
             base,
             credentials_in_body: match self.auth_method {
-                IntrospectionAuth::Auto => is_post_only,
+                IntrospectionAuth::Auto => place == CredentialPlace::Body,
                 IntrospectionAuth::Basic => false,
                 IntrospectionAuth::Post => true,
             },

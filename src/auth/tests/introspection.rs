@@ -144,6 +144,26 @@ async fn credentials_are_in_the_form_where_the_configuration_says_so(#[case] has
     );
 }
 
+// RFC 8414 §2
+#[tokio::test]
+async fn an_issuer_that_takes_no_secret_by_its_metadata_is_told_of() {
+    for (methods, said) in [
+        (["client_secret_post", "private_key_jwt"], None),
+        (
+            ["tls_client_auth", "private_key_jwt"],
+            Some("tls_client_auth private_key_jwt"),
+        ),
+    ] {
+        let world = World::new().await;
+        world.server.lists(&methods);
+        let caught = LogCapture::begin();
+        world.present("opaque").await.expect("an active token");
+        let lines = caught.of_level("WARN");
+        let told: Vec<_> = lines.iter().map(|line| line["methods"].as_str()).collect();
+        assert_eq!(told, Vec::from_iter(said.map(Some)));
+    }
+}
+
 // SPEC; RFC 7662 §2.2
 #[rstest]
 #[case::inactive(json!({"active": false}), "token_inactive")]

@@ -15,6 +15,8 @@ use super::super::super::*;
 /// An authorization server that answers every question alike.
 pub(super) struct Server {
     pub(super) origin: String,
+    /// Ways to authenticate that its metadata lists; none where it is null.
+    methods: Mutex<Value>,
     /// Status and body.
     answer: Mutex<(u16, String)>,
     /// Questions with this text are answered with this status; with 0 their connection is cut off.
@@ -31,6 +33,7 @@ impl Server {
         let port = listener.local_addr().expect("an address").port();
         let server = Arc::new(Self {
             origin: format!("http://127.0.0.1:{port}"),
+            methods: Mutex::default(),
             answer: Mutex::default(),
             refused: Mutex::default(),
             questions: Mutex::default(),
@@ -65,6 +68,10 @@ impl Server {
         *self.answer.lock().expect("no panic") = (status, body.to_owned());
     }
 
+    pub(super) fn lists(&self, methods: &[&str]) {
+        *self.methods.lock().expect("no panic") = json!(methods);
+    }
+
     /// Answers questions about tokens with `text` in them with `status` from now on, others as before.
     pub(super) fn refuses(&self, text: &str, status: u16) {
         let text = byte_serialize(text.as_bytes()).collect();
@@ -89,8 +96,10 @@ impl Server {
         self.open.fetch_add(1, Ordering::SeqCst);
         let _permit = self.gate.acquire().await;
         let (status, body) = if text.starts_with("GET ") {
+            let methods = self.methods.lock().expect("no panic").clone();
             let metadata = json!({
                 "issuer": self.origin, "introspection_endpoint": format!("{}/ask", self.origin),
+                "introspection_endpoint_auth_methods_supported": methods,
             });
             (200, metadata.to_string())
         } else {
