@@ -8,6 +8,8 @@ use crate::database::{DatabaseError, SqlRow};
 const MAX_PER_ISSUER: i64 = 8;
 /// Registrations kept in all; bounded, since upstreams name the issuers.
 const MAX_REGISTRATIONS: i64 = 1000;
+/// Subtracted from the time of a registration that is set aside: times below zero, in the same order.
+const SET_ASIDE: i64 = 1 << 60;
 
 /// Registrations of the gateway at authorization servers.
 #[derive(Debug, Clone, Copy)]
@@ -55,13 +57,13 @@ impl RegistrationTable<'_> {
         tx.commit().await
     }
 
-    /// The newest registration at `issuer`.
+    /// The newest registration at `issuer` that is not [set aside](Self::set_aside).
     ///
     /// # Errors
     /// The database fails.
     pub async fn newest(self, issuer: &str) -> Result<Option<RegistrationRecord>, DatabaseError> {
         let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 \
-             ORDER BY made DESC, client_id LIMIT 1";
+             AND made > 0 ORDER BY made DESC, client_id LIMIT 1";
         let rows = self.0.database().fetch(text, &[issuer.into()]).await?;
         self.opened(issuer, rows.first())
     }
@@ -81,13 +83,15 @@ impl RegistrationTable<'_> {
         self.opened(issuer, rows.first())
     }
 
-    /// Removes a registration that its server no longer knows.
+    /// Sets aside a registration that its server has refused, and the older ones of the issuer: new grants do not use
+    /// them. Grants that were obtained with them still do, since the refusal may be a passing fault of the server.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn remove(self, issuer: &str, client_id: &str) -> Result<(), DatabaseError> {
-        let text = "DELETE FROM registrations WHERE issuer = $1 AND client_id = $2";
-        let values = [issuer.into(), client_id.into()];
+    pub async fn set_aside(self, issuer: &str, client_id: &str) -> Result<(), DatabaseError> {
+        let text = "UPDATE registrations SET made = made - $3 WHERE issuer = $1 AND made > 0 AND made <= \
+             (SELECT made FROM registrations WHERE issuer = $1 AND client_id = $2)";
+        let values = [issuer.into(), client_id.into(), SET_ASIDE.into()];
         self.0.database().execute(text, &values).await.map(drop)
     }
 

@@ -128,7 +128,7 @@ impl ClientChoice {
                          registering instead"
                     );
                 }
-                self.drop_forgotten(account, (server, key)).await?;
+                self.leave_forgotten(account, (server, key)).await?;
                 let registered = self.registered(account, gateway, server).await;
                 match (registered, unread) {
                     // The server may have the document all the same: kept from before, or fetched at another replica.
@@ -171,9 +171,9 @@ impl ClientChoice {
         !has_worked && self.attempts.get(key) == Some(gateway.fetches())
     }
 
-    /// Removes the registration that `key` was sent to `server` with and did not come back, if the server does not know it
-    /// any more: it shows the browser an error, which the gateway does not hear of.
-    async fn drop_forgotten(
+    /// Sets aside the registration that `key` was sent to `server` with and did not come back, if the server does not know
+    /// it any more: it shows the browser an error, which the gateway does not hear of.
+    async fn leave_forgotten(
         &self,
         account: &UserAccount,
         (server, key): (&ServerMetadata, &GrantKey),
@@ -193,8 +193,8 @@ impl ClientChoice {
             upstream = %account.upstream, issuer = redact::shown(issuer, MAX_SHOWN).into_owned(), client_id,
             "the authorization server does not know the gateway any more: registering again"
         );
-        let removed = registrations.remove(issuer, &client_id).await;
-        removed.map_err(AuthorizationError::Database)
+        let set_aside = registrations.set_aside(issuer, &client_id).await;
+        set_aside.map_err(AuthorizationError::Database)
     }
 
     /// The stored registration, else a new one.

@@ -71,8 +71,8 @@ impl CodeRedemption<'_> {
         {
             // The next authorization registers the gateway again.
             let registrations = account.vault.registrations();
-            let removed = registrations.remove(issuer, &pending.client_id).await;
-            removed.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+            let set_aside = registrations.set_aside(issuer, &pending.client_id).await;
+            set_aside.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
         }
         let refused =
             |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);

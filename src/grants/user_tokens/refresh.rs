@@ -154,7 +154,9 @@ async fn ask(
         match *code {
             "invalid_grant" => return Ok(None),
             "invalid_client" if account.config.client.is_none() => {
-                return Err(unregister(account, &server.issuer, client_id).await.into());
+                return Err(client_refused(account, &server.issuer, client_id)
+                    .await
+                    .into());
             }
             // The refresh token may be good again once the person has acted: the grant stays.
             code if WANTS_PERSON.contains(&code) => {
@@ -308,16 +310,16 @@ pub(super) fn audited(event: AccountEvent, key: &GrantKey, issuer: &str) -> Acco
     AccountRecord::new(event, key.owner, &key.upstream).server(issuer)
 }
 
-/// Removes a registration that its server no longer knows: the next authorization registers the gateway again.
-async fn unregister(account: &UserAccount, issuer: &str, client_id: &str) -> TokenFailure {
+/// Sets aside a registration that its server refuses: the next authorization registers the gateway again.
+async fn client_refused(account: &UserAccount, issuer: &str, client_id: &str) -> TokenFailure {
     tracing::warn!(
         upstream = %account.upstream, issuer, client_id,
-        "the authorization server does not know the gateway any more: users are asked again"
+        "the authorization server does not know the gateway any more: the user is asked again"
     );
     match account
         .vault
         .registrations()
-        .remove(issuer, client_id)
+        .set_aside(issuer, client_id)
         .await
     {
         Ok(()) => TokenFailure::account_ended("the authorization server says invalid_client"),

@@ -240,14 +240,58 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
     let moved = "UPDATE registrations SET issuer = $1";
     raw.execute(moved, &[other.into()]).await.unwrap();
     assert!(vault.registrations().newest(other).await.unwrap().is_none());
-    vault
-        .registrations()
-        .remove(other, "client-11")
-        .await
-        .unwrap();
-    let rows = "SELECT COUNT(*) FROM registrations";
-    let left = raw.fetch(rows, &[]).await.unwrap()[0].int(0).unwrap();
-    assert_eq!(left, 7);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn registration_that_is_set_aside_stays_for_its_grants(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let issuer = "https://as.test";
+    let put = async |client: &str| {
+        clock.advance(Duration::from_millis(1));
+        let record = RegistrationRecord {
+            issuer: issuer.to_owned(),
+            client_id: client.to_owned(),
+            client_secret: None,
+            auth_method: "none".to_owned(),
+            redirect_uri: None,
+            secret_ends: None,
+        };
+        vault.registrations().put(&record).await.unwrap();
+    };
+    let newest = async || {
+        let newest = vault.registrations().newest(issuer).await.unwrap();
+        newest.map(|record| record.client_id)
+    };
+    let set_aside = async |client: &str| {
+        let registrations = vault.registrations();
+        registrations.set_aside(issuer, client).await.unwrap();
+    };
+    let is_there = async |client: &str| {
+        let found = vault.registrations().get(issuer, client).await.unwrap();
+        found.is_some()
+    };
+    for client in ["first", "second", "third"] {
+        put(client).await;
+    }
+    set_aside("second").await;
+    assert_eq!(newest().await.as_deref(), Some("third"));
+    // The older ones are not used again either.
+    set_aside("third").await;
+    assert_eq!(newest().await, None);
+    for n in 0..6 {
+        put(&format!("later-{n}")).await;
+    }
+    set_aside("first").await;
+    assert_eq!(newest().await.as_deref(), Some("later-5"));
+    assert!(!is_there("first").await, "the ninth newest");
+    assert!(is_there("second").await && is_there("third").await);
 }
 
 #[rstest]

@@ -217,6 +217,21 @@ async fn forgotten_client_is_registered_again() {
     world.gw.stop().await;
 }
 
+// The server may have refused the client by a passing fault.
+#[tokio::test]
+async fn account_outlasts_a_refusal_of_its_client_to_somebody_else() {
+    let world = World::start().await;
+    let session = world.in_use().await;
+    world.server.set_mood(Mood::Error("invalid_client"));
+    let text = world.browser().connect("/connect/up").await;
+    assert!(!text.contains("is connected"), "{text}");
+    world.server.set_mood(Mood::Good);
+    world.server.forgets_access_tokens();
+    assert_eq!(echo(&session, "after").await, "after");
+    assert_eq!(world.server.forms("refresh_token").len(), 1);
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn token_that_ends_without_a_refresh_token_asks_again() {
     let server = ConsentServer::start().await;
