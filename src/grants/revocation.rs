@@ -101,7 +101,12 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
         Ok(None) => return RevocationOutcome::Never,
         Err(error) => return RevocationOutcome::Later(chain(&error)),
     };
-    let Some(request) = request_of(record, client_id, &proof) else {
+    let Ok(endpoint) = Url::parse(&record.endpoint) else {
+        return RevocationOutcome::Never;
+    };
+    let server = account.remembered(&record.issuer, endpoint, method).await;
+    let algorithms = server.assertion_algorithms.as_deref();
+    let Some(request) = request_of(record, (client_id, &proof, algorithms)) else {
         return RevocationOutcome::Never;
     };
     let issuer = account.config.issuer.as_deref();
@@ -116,11 +121,11 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
     }
 }
 
-/// The revocation request; `None` where there is no token, or the client cannot authenticate.
+/// The revocation request of a client, whose assertion the server takes with certain algorithms; `None` where there is no
+/// token, or the client cannot authenticate.
 fn request_of(
     record: &RevocationRecord,
-    client_id: &str,
-    proof: &ClientProof,
+    (client_id, proof, algorithms): (&str, &ClientProof, Option<&[String]>),
 ) -> Option<Request<Vec<u8>>> {
     let mut form = form_urlencoded::Serializer::new(String::new());
     form.append_pair("token", record.token.as_ref()?.expose());
@@ -140,7 +145,7 @@ fn request_of(
             form.append_pair("client_id", client_id);
         }
         ClientProof::Key(key) => {
-            let assertion = key.assertion(client_id, &record.issuer, None)?;
+            let assertion = key.assertion(client_id, &record.issuer, algorithms)?;
             form.append_pair("client_id", client_id);
             form.append_pair("client_assertion_type", ASSERTION_TYPE);
             form.append_pair("client_assertion", assertion.expose());
@@ -170,6 +175,30 @@ fn basic_of(client_id: &str, secret: &str) -> Option<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ClientKey;
+    use crate::secret::Secret;
+
+    #[test]
+    fn assertion_is_signed_as_the_server_takes_it() {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let key = ClientKey::PrivateKey(Secret::new(key.serialize_pem()));
+        let proof = ClientProof::new(&key).unwrap();
+        let record = RevocationRecord {
+            upstream: "up".to_owned(),
+            owner: None,
+            issuer: "https://as.test".to_owned(),
+            endpoint: "https://as.test/revoke".to_owned(),
+            client_id: Some("g".to_owned()),
+            auth_method: Some("private_key_jwt".to_owned()),
+            token: Some(Secret::new("t")),
+            hint: "refresh_token".to_owned(),
+        };
+        for (listed, is_sent) in [("ES256", true), ("PS256", false)] {
+            let listed = [listed.to_owned()];
+            let request = request_of(&record, ("g", &proof, Some(&listed)));
+            assert_eq!(request.is_some(), is_sent, "{listed:?}");
+        }
+    }
 
     #[test]
     fn id_and_secret_are_encoded_before_they_are_joined() {
