@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method};
+use oauth2::Scope;
 use serde::Deserialize;
-use serde_json::Value;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
@@ -33,8 +33,10 @@ pub(super) struct RequestingClient<'a> {
 struct Answer {
     access_token: String,
     token_type: String,
-    expires_in: Option<Value>,
-    scope: Option<String>,
+    #[serde(default, deserialize_with = "token_answer::expires_in")]
+    expires_in: Option<Duration>,
+    #[serde(default, deserialize_with = "token_answer::scopes")]
+    scope: Option<Vec<Scope>>,
     issued_token_type: Option<String>,
 }
 
@@ -76,17 +78,13 @@ fn read(body: &[u8]) -> Option<GrantedToken> {
     if answer.access_token.is_empty() {
         return None;
     }
-    let lasts = match &answer.expires_in {
-        None | Some(Value::Null) => None,
-        Some(written) => Some(token_answer::life(written)?),
-    };
-    let scopes = answer.scope.as_deref();
+    let scopes = answer.scope.as_ref();
     Some(GrantedToken {
         token: Secret::new(answer.access_token),
         token_type: answer.token_type,
         issued_type: answer.issued_token_type,
-        lasts,
-        scopes: scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect()),
+        lasts: answer.expires_in,
+        scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
     })
 }
 
@@ -211,14 +209,20 @@ mod tests {
         Some(60)
     )]
     #[case::endless(r#"{"access_token":"t","token_type":"Bearer"}"#, None)]
+    #[case::no_life(r#"{"access_token":"t","token_type":"Bearer","expires_in":-1}"#, None)]
+    #[case::list_of_scopes(
+        r#"{"access_token":"t","token_type":"Bearer","scope":["a","b"]}"#,
+        None
+    )]
     fn an_answer_is_read(#[case] body: &str, #[case] lasts: Option<u64>) {
         let token = read(body.as_bytes()).unwrap();
         assert_eq!(token.lasts.map(|lasts| lasts.as_secs()), lasts);
         assert_eq!(token.token.expose(), "t");
+        let scopes = token.scopes;
+        assert!(scopes.is_none_or(|scopes| scopes == ["a", "b"]));
     }
 
     #[rstest]
-    #[case::negative(r#"{"access_token":"t","token_type":"Bearer","expires_in":-1}"#)]
     #[case::empty(r#"{"access_token":"","token_type":"Bearer"}"#)]
     #[case::no_type(r#"{"access_token":"t"}"#)]
     #[case::page("<html>")]

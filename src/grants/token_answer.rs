@@ -60,7 +60,7 @@ impl TokenResponse for TokenAnswer {
 }
 
 /// A life in seconds: a number, or one as text. `None` for anything else, a negative number included.
-pub(super) fn life(value: &Value) -> Option<Duration> {
+fn life(value: &Value) -> Option<Duration> {
     let text = match value {
         Value::Number(number) => number.to_string(),
         Value::String(text) => text.trim().to_owned(),
@@ -81,7 +81,9 @@ fn access_token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AccessToke
 }
 
 /// What is no time counts as unsaid.
-fn expires_in<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+pub(super) fn expires_in<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
     let value = Option::<Value>::deserialize(deserializer)?;
     Ok(value.as_ref().and_then(life))
 }
@@ -95,7 +97,9 @@ fn refresh_token<'de, D: Deserializer<'de>>(
 }
 
 /// What is neither text nor a list of texts counts as unsaid.
-fn scopes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Scope>>, D::Error> {
+pub(super) fn scopes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<Scope>>, D::Error> {
     let value = Option::<Value>::deserialize(deserializer)?;
     let scopes = match &value {
         Some(Value::String(text)) => Some(vec![text.as_str()]),
