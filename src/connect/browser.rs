@@ -168,16 +168,14 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// Whether a page of the gateway sent the form. With `Referrer-Policy: no-referrer` browsers send `Origin: null`, and
-/// name the sender's relation in `Sec-Fetch-Site`, which pages cannot set.
+/// Whether a page of the gateway sent the form. `Sec-Fetch-Site`, which pages cannot set, says so whatever the host name
+/// that the browser uses for the gateway. Browsers that do not send it name the page's origin.
 fn is_own(headers: &HeaderMap, own: &str) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
     let site = headers.get("sec-fetch-site");
-    let is_same_site = site.is_some_and(|site| site == "same-origin");
-    match (origins.next(), origins.next()) {
-        (Some(origin), None) if origin == "null" => is_same_site,
-        (Some(origin), None) => origin == own && site.is_none_or(|site| site == "same-origin"),
-        (None, _) => is_same_site,
+    match (origins.next(), origins.next(), site) {
+        (_, None, Some(site)) => site == "same-origin",
+        (Some(origin), None, None) => origin == own,
         _ => false,
     }
 }
@@ -186,7 +184,9 @@ fn is_own(headers: &HeaderMap, own: &str) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use http::HeaderValue;
     use http::header::COOKIE;
+    use rstest::rstest;
 
     use super::*;
     use crate::clock::TestClock;
@@ -213,6 +213,31 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         let walking = Browser::of(&headers, sealing).for_walk();
         assert!(walking.cookie != first.cookie && sets(&walking));
+    }
+
+    // Spec: Fetch, "append a request `Origin` header"
+    #[rstest]
+    #[case::without_metadata(&["https://gw.test"], None, true)]
+    #[case::other_name_of_the_gateway(&["https://alias.test"], Some("same-origin"), true)]
+    #[case::no_origin(&[], Some("same-origin"), true)]
+    #[case::neither(&[], None, false)]
+    #[case::other_site(&["https://evil.test"], None, false)]
+    #[case::hidden(&["null"], None, false)]
+    #[case::cross_site(&["https://gw.test"], Some("cross-site"), false)]
+    #[case::two_origins(&["https://gw.test", "https://evil.test"], None, false)]
+    fn form_is_of_the_page_that_the_browser_names(
+        #[case] origins: &[&'static str],
+        #[case] site: Option<&'static str>,
+        #[case] expected: bool,
+    ) {
+        let mut headers = HeaderMap::new();
+        for origin in origins {
+            headers.append(ORIGIN, HeaderValue::from_static(origin));
+        }
+        if let Some(site) = site {
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+        }
+        assert_eq!(is_own(&headers, "https://gw.test"), expected);
     }
 
     fn brings(browser: &Browser<'_>) -> HeaderMap {

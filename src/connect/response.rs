@@ -26,7 +26,8 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
 });
 
-/// A response with a page.
+/// A response with a page. Other sites learn no address of it. With `no-referrer` browsers would hide the page's origin from
+/// the gateway as well, in the `Origin` of its forms.
 pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
     let mut response = Response::new(Bytes::copy_from_slice(page.0.as_bytes()));
     *response.status_mut() = status;
@@ -34,7 +35,7 @@ pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
     let fixed = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CACHE_CONTROL, "no-store"),
-        (REFERRER_POLICY, "no-referrer"),
+        (REFERRER_POLICY, "same-origin"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
     ];
