@@ -84,12 +84,19 @@ impl ConnectedUpstream {
         }
     }
 
-    /// The form's part of the page of `person`, which was opened by `link`.
-    pub(super) async fn parts(&self, person: &Person, link: Option<&ConsentLink>) -> FormParts {
+    /// The form's part of the page of `person`, which was opened by `link`. `may_outlast`: whether a login that is kept may
+    /// ask for `offline_access`.
+    pub(super) async fn parts(
+        &self,
+        person: &Person,
+        (link, may_outlast): (Option<&ConsentLink>, bool),
+    ) -> FormParts {
         match &self.method {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
-            ConnectMethod::Login => kept_login::parts(person.issuer().unwrap_or_default()),
+            ConnectMethod::Login => {
+                kept_login::parts(person.issuer().unwrap_or_default(), may_outlast)
+            }
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,
                 fields: None,

@@ -154,6 +154,11 @@ impl Logins {
         Some(person)
     }
 
+    /// Whether a login of `owner` that is kept may ask for `offline_access`.
+    pub(super) fn may_outlast(&self, owner: OwnerKey) -> bool {
+        !self.offline_refused.contains_key(&owner)
+    }
+
     /// Starts a login at `issuer` that returns to the page `next`; `None` without a configured login at `issuer`.
     ///
     /// # Errors
@@ -200,7 +205,7 @@ impl Logins {
             keeps: matches!(purpose, LoginPurpose::Keep(_)),
             may_outlast: match purpose {
                 LoginPurpose::Identify { .. } => true,
-                LoginPurpose::Keep(owner) => !self.offline_refused.contains_key(&owner),
+                LoginPurpose::Keep(owner) => self.may_outlast(owner),
             },
         };
         let url = match login.client.authorization_url(&request).await {

@@ -264,6 +264,8 @@ async fn login_whose_issuer_refuses_offline_access_goes_on_without_it() {
         ("openid offline_access", "asks without it now"),
         ("openid", "did not log you in"),
     ] {
+        let is_named = page.text.contains("offline_access");
+        assert_eq!(is_named, scope != "openid", "{}", page.text);
         let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
         let query: BTreeMap<_, _> = begun.url.query_pairs().into_owned().collect();
         assert_eq!(query["scope"], scope);
