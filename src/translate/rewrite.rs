@@ -107,8 +107,8 @@ pub fn error<'t>(
 /// Fallback for an error that cannot be rewritten: its code, and its message prefixed with the upstream.
 #[must_use]
 pub fn bare_error(error: &str, prefix: &NamePrefix) -> String {
-    let code = json::member(error, "code").and_then(|code| code.parse().ok());
-    let code: i64 = code.unwrap_or(INTERNAL_ERROR);
+    let code = json::member(error, "code").and_then(json::integer);
+    let code = code.unwrap_or(INTERNAL_ERROR);
     let message = json::member(error, "message").and_then(json::string);
     let message = message.unwrap_or(Cow::Borrowed("its error cannot be shown"));
     let label = clean(prefix.upstream(), MAX_TITLE);

@@ -169,11 +169,21 @@ pub fn number(text: &str) -> Option<u64> {
 /// The number in `text`, plain or as `7.0`, if it is whole and at least zero.
 #[must_use]
 pub fn whole_number(text: &str) -> Option<u64> {
-    let as_float = || {
-        let short = Some(text).filter(|text| text.len() <= LONGEST_NUMBER);
-        DecimalNumber::parse(short?)?.integer()?.parse().ok()
-    };
+    let as_float = || float_digits(text)?.parse().ok();
     text.parse().ok().or_else(as_float)
+}
+
+/// The number in `text`, plain or as `-7.0`, if it is an integer of at most 64 bits.
+#[must_use]
+pub fn integer(text: &str) -> Option<i64> {
+    let as_float = || float_digits(text)?.parse().ok();
+    text.parse().ok().or_else(as_float)
+}
+
+/// The plain digits of an integer that may be spelled as a float.
+fn float_digits(text: &str) -> Option<String> {
+    let short = Some(text).filter(|text| text.len() <= LONGEST_NUMBER);
+    DecimalNumber::parse(short?)?.integer()
 }
 
 /// Byte range of `part` inside `whole`; `None` unless `part` is a slice of `whole`.

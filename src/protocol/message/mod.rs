@@ -29,7 +29,6 @@ use self::name_filter::NameBit;
 use super::decode_error::DecodeError;
 use super::json;
 use super::names::is_same;
-use super::number::DecimalNumber;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,9 +239,7 @@ impl Message {
     /// the same code.
     #[must_use]
     pub fn error_code(&self) -> Option<i64> {
-        let text = self.error_member("code")?;
-        let spelled = || DecimalNumber::parse(text)?.integer()?.parse().ok();
-        text.parse().ok().or_else(spelled)
+        json::integer(self.error_member("code")?)
     }
 
     /// The same bytes under another id (JSON text).

@@ -187,6 +187,17 @@ fn an_error_names_what_the_client_asked_for() {
     assert_eq!(error(odd, "a:b", "up+a:b"), odd);
 }
 
+// Most parsers read `-32002.0` as the same code.
+#[rstest]
+#[case("-32002")]
+#[case("-32002.0")]
+fn error_that_cannot_be_rewritten_keeps_its_code(#[case] code: &str) {
+    let text = format!(r#"{{"code":{code},"message":"no a:b","data":[]}}"#);
+    let bare: Value = serde_json::from_str(&bare_error(&text, &up())).unwrap();
+    assert_eq!(bare["code"], -32002);
+    assert_eq!(bare["message"], "[up] no a:b");
+}
+
 #[test]
 fn completion_references_are_read_and_renamed() {
     let text = r#"{"type":"ref/prompt", "name":"up__p","title":"t"}"#;
