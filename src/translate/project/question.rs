@@ -80,10 +80,13 @@ impl RevisionProjection {
                 _ => self.common(name, value)?,
             })
         })?;
-        if url && self.to.era() == Era::Legacy && member(params, "elicitationId").is_none() {
+        // Some serialisers write null for none.
+        let has_id = || member(params, "elicitationId").is_some_and(|id| id != "null");
+        if url && self.to.era() == Era::Legacy && !has_id() {
             let id = ("elicitationId", &*json::quote(&mint()));
             let members = json::members(&projected)?;
-            let members = members.iter().map(|(name, value)| (&**name, *value));
+            let members = members.iter().filter(|(name, _)| name != id.0);
+            let members = members.map(|(name, value)| (&**name, *value));
             return Ok(Cow::Owned(json::object(members.chain([id]))));
         }
         Ok(projected)

@@ -81,6 +81,9 @@ fn only_2025_11_25_names_a_visit() {
     let url = json!({"mode": "url", "url": "https://e.example", "message": "m"});
     let named = asked(R5, R4, "elicitation/create", &url).unwrap();
     assert_eq!(named["elicitationId"], "minted");
+    let mut null = url.clone();
+    null["elicitationId"] = json!(null);
+    assert_eq!(asked(R5, R4, "elicitation/create", &null).unwrap(), named);
     let mut legacy = url.clone();
     legacy["elicitationId"] = json!("theirs");
     assert_eq!(asked(R4, R5, "elicitation/create", &legacy).unwrap(), url);
