@@ -147,11 +147,24 @@ impl TaskWait<'_> {
         };
         let more = [("inputResponses", &*responses)];
         let reply = self.task.send("tasks/update", &more).await?;
+        let Some(error) = reply.error() else {
+            return Ok(Ok(()));
+        };
+        // The task may have gone on while the answers were under way.
+        if self.goes_on().await {
+            inputs.withdraw(&keys);
+            return Ok(Ok(()));
+        }
         // A refused `tasks/update` ends the wait: the task needs these answers, and a client is asked only once.
-        Ok(match reply.error() {
-            Some(error) => Err(refused(error)),
-            None => Ok(()),
-        })
+        Ok(Err(refused(error)))
+    }
+
+    /// Whether the upstream says that the task has a status that needs no answer.
+    async fn goes_on(&self) -> bool {
+        let reply = self.task.send("tasks/get", &[]).await;
+        let state = reply.as_ref().ok().and_then(Reply::result);
+        let state = state.and_then(UpstreamTask::read);
+        state.is_some_and(|state| state.status != TaskStatus::InputRequired)
     }
 
     /// Waits until the task has a status that needs no answer, or its upstream no longer knows it. A task that is out of

@@ -172,10 +172,17 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     watched.over();
 }
 
-// The client is asked only once (SPEC K-14), so a further wait would be useless.
+// The client is asked only once (SPEC K-14), so a further wait would be useless while the task needs the answers.
+#[rstest]
+#[case::still_asked(&[ASKING, REFUSED, ASKING], true)]
+#[case::out_of_reach(&[ASKING, REFUSED, LOST], true)]
+#[case::gone_on(&[ASKING, REFUSED, WORKING, DONE], false)]
 #[tokio::test(start_paused = true)]
-async fn answers_that_the_upstream_refuses_end_the_wait() {
-    let script = Mutex::new([ASKING, REFUSED].into());
+async fn answers_that_the_upstream_refuses_end_the_wait_unless_the_task_goes_on(
+    #[case] looks: &[Look],
+    #[case] ends: bool,
+) {
+    let script = Mutex::new(looks.iter().copied().collect());
     let link: Arc<dyn UpstreamLink> = Arc::new(Script("up".into(), script));
     let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
     let call = Call {
@@ -197,7 +204,11 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
         ask_timeout: Duration::from_secs(1),
     };
     let ended = wait.for_end(TaskDialect::Extension, &mut pace).await;
-    assert!(matches!(ended, Ok(WaitEnd::Unanswered(why)) if why.contains("no such field")));
+    match ended {
+        Ok(WaitEnd::Unanswered(why)) => assert!(ends && why.contains("no such field"), "{why}"),
+        Ok(WaitEnd::Reply(reply)) => assert!(!ends && reply.error().is_none()),
+        _ => panic!("it ended in another way"),
+    }
     watched.over();
 }
 
