@@ -113,16 +113,36 @@ async fn a_notification_that_is_not_answered_costs_no_handshake() {
     gw.stop().await;
 }
 
+// 404 is the end of a session only where there is one: the session id of the usual answer is left out.
+#[rstest]
 #[tokio::test]
-async fn a_notification_that_is_refused_fails_the_handshake() {
-    let up = Upstream::start(|what, _| match what {
-        "notifications/initialized" => Does::Status(500, ""),
+async fn a_notification_that_is_not_understood_costs_no_handshake(
+    #[values(400, 404, 405, 422)] status: u16,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "initialize" => Does::Labelled(["content-type", "application/json"], LOGS),
+        "notifications/initialized" => Does::Status(status, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), 1);
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_notification_that_is_refused_fails_the_handshake(#[values(403, 500)] status: u16) {
+    let up = Upstream::start(move |what, _| match what {
+        "notifications/initialized" => Does::Status(status, ""),
         _ => Does::Usual,
     })
     .await;
     let gw = up.behind(LEGACY).await;
     let said = greeting(&gw).await;
-    assert!(said.contains("HTTP status 500"), "{said}");
+    assert!(said.contains(&format!("HTTP status {status}")), "{said}");
     gw.stop().await;
 }
 

@@ -321,7 +321,8 @@ impl Drop for UnusedWire<'_> {
 const TAKEN: Duration = Duration::from_secs(1);
 
 /// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
-/// the only other answer is 202 (SPEC U-04).
+/// the only other answer is 202 (SPEC U-04). So does one that the upstream does not understand: some servers know no
+/// notifications, and serve the session. A session that it needed is refused to the next request.
 async fn post_initialized(
     settings: &Arc<LinkSettings>,
     wire: &Arc<HttpSession>,
@@ -341,5 +342,15 @@ async fn post_initialized(
         );
         return Ok(());
     };
-    posted.unwrap_or(Err(LinkError::Lost { last_words: None }))
+    match posted.unwrap_or(Err(LinkError::Lost { last_words: None })) {
+        Err(LinkError::Status(status @ (400 | 404..=406 | 415 | 422 | 501))) => {
+            tracing::info!(
+                upstream = %settings.name,
+                status,
+                "upstream refuses `notifications/initialized`: going on without"
+            );
+            Ok(())
+        }
+        posted => posted,
+    }
 }
