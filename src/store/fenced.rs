@@ -1,6 +1,6 @@
 //! `FencedSessions`: sessions that another replica owns, as the shared store has told this one.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use tokio::sync::Notify;
@@ -12,19 +12,16 @@ use crate::lock::lock;
 /// sessions up.
 #[derive(Debug, Default)]
 pub struct FencedSessions {
-    /// As many as there are sessions at most, but for repetitions.
-    sessions: Mutex<VecDeque<SessionKey>>,
+    /// As many as there are sessions at most. In the order of their keys, as thousands may come at once and each is looked
+    /// up.
+    sessions: Mutex<BTreeSet<SessionKey>>,
     more: Notify,
 }
 
 impl FencedSessions {
     /// Adds a session unless the queue has it.
     pub(super) fn add(&self, session: SessionKey) {
-        let mut sessions = lock(&self.sessions);
-        if !sessions.contains(&session) {
-            sessions.push_back(session);
-        }
-        drop(sessions);
+        lock(&self.sessions).insert(session);
         self.more.notify_one();
     }
 
@@ -34,7 +31,7 @@ impl FencedSessions {
     /// No session is lost.
     pub async fn next(&self) -> SessionKey {
         loop {
-            let next = lock(&self.sessions).pop_front();
+            let next = lock(&self.sessions).pop_first();
             match next {
                 Some(session) => return session,
                 None => self.more.notified().await,
@@ -53,8 +50,8 @@ mod tests {
     async fn each_fenced_session_is_handed_out_once() {
         let fenced = FencedSessions::default();
         fenced.add([1; 16]);
-        fenced.add([1; 16]);
         fenced.add([2; 16]);
+        fenced.add([1; 16]);
         assert_eq!(fenced.next().await, [1; 16]);
         assert_eq!(fenced.next().await, [2; 16]);
         assert_eq!(fenced.next().now_or_never(), None);
