@@ -66,6 +66,7 @@ impl<'a> RecordTask<'a> {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + period;
                 self.writer.list_renewals();
+                self.forget_dropped();
             }
             if self.calls.begin_round() {
                 let due = self.failed.take_due();
@@ -83,6 +84,15 @@ impl<'a> RecordTask<'a> {
                 self.settle(work, &results);
             }
         }
+    }
+
+    /// Forgets failures of ends that are not to be told any more: another session has the key, or too many waited.
+    fn forget_dropped(&mut self) {
+        let writer = self.writer;
+        self.failing.retain(|key| match key {
+            RecordKey::Live(_) => true,
+            RecordKey::Ended(session) => writer.is_untold(session),
+        });
     }
 
     fn list_again(&self, keys: impl IntoIterator<Item = RecordKey>) {
@@ -208,7 +218,7 @@ mod tests {
 
     use super::*;
     use crate::ownership::Ownership;
-    use crate::redis_client::Value;
+    use crate::redis_client::{RedisFailure, Value};
     use crate::runtime::lifecycle::TaskSpawner;
     use crate::seal::Sealer;
     use crate::store::fenced::FencedSessions;
@@ -331,5 +341,20 @@ mod tests {
         former.send(-1).unwrap();
         only(store.calls().await, "record_finish").send(1).unwrap();
         assert!(store.calls().await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_end_that_is_not_told_any_more_is_forgotten() {
+        let (_store, writer, _fenced) = writer();
+        let mut task = RecordTask::new(&writer);
+        writer.track(SESSION, Arc::new(Source(FIRST)));
+        writer.end(SESSION, FIRST, true);
+        let ended = writer.next_ended().unwrap();
+        task.settle(RecordWork::End(ended), &[Err(RedisFailure::Silent)]);
+        task.forget_dropped();
+        assert_eq!(task.failing.len(), 1, "it is tried again");
+        writer.track(SESSION, Arc::new(Source(AGAIN)));
+        task.forget_dropped();
+        assert!(task.failing.is_empty());
     }
 }

@@ -329,6 +329,11 @@ impl RecordWriter {
         }
     }
 
+    /// Whether the end of a session is still to be told to the store.
+    pub(super) fn is_untold(&self, session: &SessionKey) -> bool {
+        lock(&self.lists).untold.contains_key(session)
+    }
+
     /// The call that says that a session is over.
     pub(super) fn finish(&self, ended: EndedSession) -> ScriptCall {
         self.records.finish(&ended)
