@@ -255,12 +255,12 @@ impl SessionHandOver {
                 return HandOver::Kept;
             }
         }
-        let Some(record) = session.record_key() else {
+        let Some((record, by)) = session.record_key() else {
             return HandOver::Lost;
         };
         let mut is_uncertain = false;
         loop {
-            match stores.writer.give_up(record).await {
+            match stores.writer.give_up(record, by).await {
                 Ok(true) => return HandOver::GivenUp,
                 Ok(false) => return HandOver::Lost,
                 Err(failure) => {

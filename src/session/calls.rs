@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::leaving::{SessionUse, SessionUses};
 use super::lost_calls::LostCall;
 use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
+use crate::ownership::Ownership;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{SessionKey, StreamKey};
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
@@ -204,12 +205,12 @@ impl Session {
         stream
     }
 
-    /// The key of the session's record in the shared store; `None` if the record belongs to the next implicit session by
-    /// now.
+    /// The key of the session's record in the shared store, and the ownership that it is written by; `None` if the record
+    /// belongs to the next implicit session by now.
     #[must_use]
-    pub fn record_key(&self) -> Option<SessionKey> {
+    pub fn record_key(&self) -> Option<(SessionKey, Ownership)> {
         let recorder = self.recorder.as_ref()?;
-        (!recorder.is_left()).then(|| recorder.record(self.key))
+        (!recorder.is_left()).then(|| (recorder.record(self.key), recorder.ownership()))
     }
 
     /// The requests of a session that can be handed over: one with a record.

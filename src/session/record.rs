@@ -81,6 +81,11 @@ impl SessionRecorder {
         }
     }
 
+    /// The ownership that writes the record.
+    pub(super) fn ownership(&self) -> Ownership {
+        self.by
+    }
+
     /// Whether the id of the session names `owner`.
     pub(super) fn is_named_by(&self, owner: Ownership) -> bool {
         self.named == owner

@@ -344,6 +344,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn session_that_was_adopted_again_is_not_given_up_for_its_former_ownership() {
+        let (store, writer, _fenced) = writer();
+        writer.track(SESSION, Arc::new(Source(AGAIN)));
+        only(store.calls().await, "record_put").send(1).unwrap();
+        let given_up = writer.give_up(SESSION, FIRST).now_or_never();
+        assert!(!given_up.unwrap().unwrap());
+        assert!(store.calls().await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failed_end_that_is_not_told_any_more_is_forgotten() {
         let (_store, writer, _fenced) = writer();
         let mut task = RecordTask::new(&writer);

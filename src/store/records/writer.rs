@@ -178,23 +178,25 @@ impl RecordWriter {
     }
 
     /// Gives a tracked session up, with its record as of now: any replica may then adopt the session. The caller
-    /// [leaves](Self::leave) it then. `false` if another replica owns the session, if it is over, or not tracked.
+    /// [leaves](Self::leave) it then. `false` if another replica owns the session, if it is over, or not tracked as that of
+    /// `by`: it may have been given up before, and adopted again.
     ///
     /// # Errors
     /// As for [`SharedRecords::give_up`].
     ///
     /// # Cancel safety
     /// As after an error that is uncertain.
-    pub async fn give_up(&self, session: SessionKey) -> Result<bool, RedisFailure> {
+    pub async fn give_up(&self, session: SessionKey, by: Ownership) -> Result<bool, RedisFailure> {
         let source = self.tracked.get(&session);
         let source = source.map(|tracked| Arc::clone(&tracked.source));
+        let source = source.filter(|source| source.ownership() == by);
         let Some((source, record)) = source.and_then(|source| {
             let record = source.record()?;
             Some((source, record))
         }) else {
             return Ok(false);
         };
-        let (by, highest) = (source.ownership(), source.highest_stream());
+        let highest = source.highest_stream();
         self.records.give_up(session, by, highest, &record).await
     }
 

@@ -555,7 +555,7 @@ async fn session_that_was_given_up_is_adopted_once_at_once() {
     let mut last = record();
     last.client_info = vec![b'i'; 5000].into();
     *source.record.lock().unwrap() = Some(last.clone());
-    assert!(one.writer.give_up(SESSION).await.unwrap());
+    assert!(one.writer.give_up(SESSION, owner(1, 4)).await.unwrap());
     let given_up = owner(1, 4).given_up().unwrap();
     one.is(&RecordState::Owned {
         by: given_up,
@@ -564,7 +564,7 @@ async fn session_that_was_given_up_is_adopted_once_at_once() {
     })
     .await;
     // A call whose reply was lost is repeated.
-    assert!(one.writer.give_up(SESSION).await.unwrap());
+    assert!(one.writer.give_up(SESSION, owner(1, 4)).await.unwrap());
     let (two, three) = (
         replica(&client, &sealer, LIFE),
         replica(&client, &sealer, LIFE),
@@ -588,7 +588,7 @@ async fn session_that_was_given_up_is_adopted_once_at_once() {
     assert_eq!(adopted.len(), 1, "{outcomes:?}");
     assert_eq!(adopted[0].epoch, 6);
     // Not its session any more, and it is not given up for the next owner.
-    assert!(!one.writer.give_up(SESSION).await.unwrap());
+    assert!(!one.writer.give_up(SESSION, owner(1, 4)).await.unwrap());
     keys_with_life(&client).await;
 }
 
@@ -601,7 +601,7 @@ async fn former_owner_changes_nothing_of_a_session_that_it_has_given_up() {
     let source = Source::of(owner(1, 0), record());
     one.track(&source);
     one.has_record(&record()).await;
-    assert!(one.writer.give_up(SESSION).await.unwrap());
+    assert!(one.writer.give_up(SESSION, owner(1, 0)).await.unwrap());
     source.record.lock().unwrap().as_mut().unwrap().level = None;
     one.writer.change(SESSION);
     assert_eq!(
