@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use rustix::io::Errno;
 
 /// In the error of a script whose server refuses writes, before version 7 of Redis.
 const READONLY_IN_SCRIPT: &str = " -READONLY ";
@@ -79,6 +80,9 @@ impl RedisFailure {
             Self::NotWritable(_) => {
                 "name the master in `cluster.redis`, or wait until it has loaded its data"
             }
+            Self::Broken(error) if lacks_descriptors(error) => {
+                "raise the limit on file descriptors (ulimit -n, LimitNOFILE of systemd)"
+            }
             _ => {
                 "start Redis where `cluster.redis` says, or correct its address, user, password or certificates there"
             }
@@ -114,6 +118,15 @@ impl RedisFailure {
     }
 }
 
+/// Whether this process, or this machine, had no file descriptor left. Read from the text: the crate keeps the error of the
+/// system to itself, and that of a Cluster as text only.
+fn lacks_descriptors(error: &RedisError) -> bool {
+    let text = error.to_string();
+    [Errno::MFILE, Errno::NFILE]
+        .iter()
+        .any(|errno| text.contains(&format!("(os error {})", errno.raw_os_error())))
+}
+
 impl From<RedisError> for RedisFailure {
     fn from(error: RedisError) -> Self {
         Self::of(error)
@@ -138,6 +151,22 @@ mod tests {
         let of_6 = "-ERR Error running script (call to f_f3d1): @user_script:25: @user_script: 25: \
             -READONLY You can't write against a read only replica.\r\n";
         assert!(refused(of_6).ends_connection());
+    }
+
+    #[test]
+    fn lack_of_descriptors_is_not_called_a_fault_of_redis() {
+        for errno in [Errno::MFILE, Errno::NFILE] {
+            let error = io::Error::from_raw_os_error(errno.raw_os_error());
+            let text = error.to_string();
+            let of_cluster = (ErrorKind::Io, "Failed to create initial connections", text);
+            for error in [RedisError::from(error), RedisError::from(of_cluster)] {
+                let remedy = RedisFailure::of(error).remedy();
+                assert!(remedy.contains("file descriptors"), "{remedy}");
+            }
+        }
+        let refused = io::Error::from_raw_os_error(Errno::CONNREFUSED.raw_os_error());
+        let remedy = RedisFailure::of(refused.into()).remedy();
+        assert!(remedy.contains("start Redis"), "{remedy}");
     }
 
     #[test]
