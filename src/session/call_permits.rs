@@ -272,19 +272,11 @@ impl QueuedRequest {
         if let Ok(permit) = self.granted.try_recv() {
             return Ok(permit);
         }
-        let unserved = match left.as_ref().and_then(|waiter| waiter.toll.as_ref()) {
-            Some(toll) => match toll.pay() {
-                // In the last moment, behind others.
-                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_permit) => {
-                    return Ok(None);
-                }
-                Ok(()) => QueueError::NoPermit,
-                Err(wait) => QueueError::Rate(wait),
-            },
-            None => QueueError::NoPermit,
-        };
-        note_refused(self.lane);
-        Err(unserved)
+        let served = left.map_or(Err(QueueError::NoPermit), QueueWaiter::serve_last);
+        if served.is_err() {
+            note_refused(self.lane);
+        }
+        served
     }
 
     /// Takes the request out of the queue, unless it was served.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{CallCaps, CallPermit};
+use super::{CallCaps, CallPermit, QueueError};
 use crate::lock::lock;
 use crate::session::Session;
 use crate::store::events::SessionKey;
@@ -123,10 +123,6 @@ pub(super) struct QueueWaiter {
 }
 
 impl QueueWaiter {
-    pub(super) fn wants_no_permit(&self) -> bool {
-        self.wanted.is_none()
-    }
-
     /// Takes the permit and counts against the rate, if both are possible now. `is_used_up`: the rate allows no
     /// request.
     fn admit(&mut self, is_used_up: &mut bool) -> Option<GrantedService> {
@@ -145,6 +141,22 @@ impl QueueWaiter {
             None => Some(None),
             Some(wanted) => CallPermit::take(&wanted.session, wanted.caps).map(Some),
         }
+    }
+
+    /// The same for a request that has left the queue, as its time is over: it may have stood behind others. Without a free
+    /// permit it is not counted against the rate.
+    pub(super) fn serve_last(self) -> Result<GrantedService, QueueError> {
+        let permit = match &self.wanted {
+            None => None,
+            Some(wanted) => {
+                let permit = CallPermit::take(&wanted.session, wanted.caps);
+                Some(permit.ok_or(QueueError::NoPermit)?)
+            }
+        };
+        if let Some(toll) = &self.toll {
+            toll.pay().map_err(QueueError::Rate)?;
+        }
+        Ok(permit)
     }
 }
 

@@ -83,6 +83,39 @@ async fn who_waited_too_long_is_refused_and_leaves() {
     let _again = waits(&session, CAPS);
 }
 
+/// A rate that allows everything, and the number of requests that it has counted.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl RateToll for Counted {
+    fn pay(&self) -> Result<(), Duration> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_is_refused_for_want_of_a_permit_is_not_counted_at_its_end() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let caps = CallCaps {
+        session: 2,
+        principal: 2,
+    };
+    let _running = (placed(&session, caps), placed(&session, caps));
+    let _first = waits(&session, caps);
+    let counted = Arc::new(AtomicUsize::new(0));
+    let request = RequestedService {
+        toll: Some(Box::new(Counted(Arc::clone(&counted)))),
+        ..request(&session)
+    };
+    let Ok(CallEntry::Waits(second)) = CallEntry::of(&session, request, caps) else {
+        panic!("no permit is free");
+    };
+    assert_eq!(second.turn().await.unwrap_err(), QueueError::NoPermit);
+    assert_eq!(counted.load(Ordering::Relaxed), 0);
+}
+
 #[tokio::test]
 async fn sessions_of_a_principal_take_turns() {
     let f = fixture(10, 10);
