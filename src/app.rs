@@ -172,16 +172,28 @@ async fn serve(
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
     let last = async |until| replica::finish_calls(&service, hand_over, until).await;
-    let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain, last).await;
+    let drained = signals.drain(&tasks, config.server.drain, last).await;
     // Children that are closed with their sessions are on their ladder already.
-    let left = by.saturating_duration_since(Instant::now());
+    let left = drained.by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
-    upstreams.shut_down(by).await;
+    upstreams.shut_down(drained.by).await;
     replica::leave(cluster.zip(internal), config.server.drain_linger).await;
     if let Some(vault) = vault {
         vault.close().await;
     }
-    tracing::info!(clean, "stopped");
+    stopped(drained)
+}
+
+/// The last line of the log.
+///
+/// # Errors
+/// No signal has asked for the end: the exit code has a supervisor start another process.
+fn stopped(drained: DrainResult) -> anyhow::Result<()> {
+    tracing::info!(clean = drained.clean, "stopped");
+    anyhow::ensure!(
+        drained.is_asked,
+        "the gateway could not go on, its log says why"
+    );
     Ok(())
 }
 

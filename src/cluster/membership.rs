@@ -183,7 +183,7 @@ impl Membership {
     }
 
     /// Sends heartbeats for as long as it is polled: three in a lease, at once after a new connection to Redis, and when
-    /// a caller waits for one.
+    /// a caller waits for one. Begins the drain of this process where another one has its number.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut server = self.redis.server();
         let mut outage = LeaseOutage::default();
@@ -191,7 +191,13 @@ impl Membership {
             let started = Instant::now();
             server.mark_unchanged();
             match self.beat().await {
-                Ok(state) => outage.answered(state, &self.own),
+                Ok(state) => {
+                    outage.answered(state, &self.own);
+                    if state == LeaseState::Taken {
+                        // Handles have named this number by now: only another process can draw another one.
+                        self.draining.cancel();
+                    }
+                }
                 Err(failure) => outage.failed(&failure, &self.lease),
             }
             GAUGES
@@ -357,7 +363,7 @@ impl LeaseOutage {
                 if !std::mem::replace(&mut self.said, true) {
                     tracing::error!(
                         node = own.node,
-                        "another replica has the number of this one"
+                        "this process ends: another replica has its number"
                     );
                 }
                 return;

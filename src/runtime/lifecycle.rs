@@ -170,6 +170,8 @@ pub struct DrainResult {
     pub clean: bool,
     /// When the process has to be gone.
     pub by: Instant,
+    /// Whether a signal asked for it. Else a task has begun the drain, as the process cannot go on.
+    pub is_asked: bool,
 }
 
 /// What the system tells this process.
@@ -224,9 +226,9 @@ impl ProcessSignals {
         }
     }
 
-    /// Waits for the first signal, then drains; a second one cuts the grace period short. After the drain, and before what
-    /// is left is stopped, comes `last`, which is told the time by which it has to be over: the end of the grace period,
-    /// or shortly after it.
+    /// Waits for the first signal, or until a task has begun the drain, then drains; a second signal cuts the grace period
+    /// short. After the drain, and before what is left is stopped, comes `last`, which is told the time by which it has to be
+    /// over: the end of the grace period, or shortly after it.
     ///
     /// # Cancel safety
     /// As that of [`TaskSpawner::shut_down`].
@@ -236,9 +238,12 @@ impl ProcessSignals {
         grace: Duration,
         last: impl AsyncFnOnce(Instant),
     ) -> DrainResult {
-        let name = self.next().await;
+        let signal = tokio::select! {
+            name = self.next() => Some(name),
+            () = tasks.draining().cancelled() => None,
+        };
         let mut until = Instant::now() + grace;
-        tracing::info!(signal = name, grace_secs = grace.as_secs_f64(), "draining");
+        tracing::info!(signal, grace_secs = grace.as_secs_f64(), "draining");
         let clean = tokio::select! {
             clean = tasks.drain(grace) => clean,
             name = self.next() => {
@@ -256,7 +261,11 @@ impl ProcessSignals {
             }
         }
         tasks.stop(clean).await;
-        DrainResult { clean, by }
+        DrainResult {
+            clean,
+            by,
+            is_asked: signal.is_some(),
+        }
     }
 }
 
@@ -267,6 +276,16 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_mins(1);
+
+    #[tokio::test]
+    async fn a_task_that_begins_the_drain_ends_the_process_unasked() {
+        let tasks = TaskSpawner::new();
+        let mut signals = ProcessSignals::install().unwrap();
+        tasks.draining().cancel();
+        let drained = signals.drain(&tasks, LONG, async |_: Instant| {}).await;
+        assert!(drained.clean && !drained.is_asked);
+        assert!(tasks.stopping().is_cancelled());
+    }
 
     #[tokio::test]
     async fn a_drain_waits_for_running_work() {

@@ -212,6 +212,24 @@ async fn replica_starts_while_redis_is_away() {
 }
 
 #[tokio::test]
+async fn replica_whose_number_another_one_has_ends() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let mut one = replica(&redis).start().await;
+    let cluster = status(&one).await;
+    let node = u32::from_str_radix(cluster["node"].as_str().unwrap(), 16).unwrap();
+    let mut set = cmd("SET");
+    set.arg(format!("drawbridge:{{replicas}}:lease:{node}"));
+    set.arg("another").arg("PX").arg(60_000);
+    let client = redis.client().await;
+    client.command::<()>("set", &set).await.unwrap();
+    assert_eq!(one.exit().await, Some(1), "a supervisor starts it again");
+    let line = said(&one, "this process ends: another replica has its number");
+    assert_eq!(line.unwrap()["level"], "ERROR");
+}
+
+#[tokio::test]
 async fn stopped_replica_lapses_and_comes_back() {
     let Some(redis) = redis::server(&[]).await else {
         return;
