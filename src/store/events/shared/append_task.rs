@@ -147,6 +147,10 @@ impl<'a> AppendTask<'a> {
         if entries.is_empty() {
             queue.acknowledge(settles, &[], Instant::now());
             writer.list(session, &mut queue);
+            // No call will tell them.
+            let wakers = queue.take_wakers();
+            drop(queue);
+            wake(wakers);
             return None;
         }
         let bytes = entries.iter().map(|(_, bytes)| bytes).sum();
@@ -291,5 +295,77 @@ fn outcome(result: &ScriptResult) -> Appended {
             before: usize::try_from(before).unwrap_or(0),
         },
         _ => Appended::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake, Waker};
+    use std::time::Duration;
+
+    use futures_util::future::BoxFuture;
+
+    use super::super::writer::SharedLogParts;
+    use super::*;
+    use crate::ownership::{Fence, Ownership};
+    use crate::seal::Sealer;
+    use crate::store::events::{EventStore as _, LogBounds, LoggedEvent};
+    use crate::store::scripts::{ScriptRunner, StoreKeys};
+
+    const AT: StreamKey = StreamKey {
+        session: [9; 16],
+        stream: 1,
+    };
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl ScriptRunner for Silent {
+        fn run(&self, _calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+            Box::pin(pending())
+        }
+
+        fn is_reachable(&self) -> bool {
+            true
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn reader_of_events_that_are_evicted_before_they_are_sent_goes_on() {
+        let writer = EventWriter::new(SharedLogParts {
+            bounds: LogBounds {
+                max_age: Duration::from_mins(5),
+                per_session: 1 << 20,
+                total: 1,
+            },
+            store: Arc::new(Silent),
+            keys: StoreKeys::new("test"),
+            sealer: Arc::new(Sealer::new(&[]).unwrap()),
+            own: Ownership::ALONE,
+            fenced: Arc::default(),
+            fence: Fence::default(),
+        });
+        let mut events = [LoggedEvent::of("reply".into())];
+        writer.local.append(AT, &mut events);
+        writer.enqueue(AT, 1, 1);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        assert!(writer.poll_durable(AT, 1, &mut cx).is_pending());
+        let call = AppendTask::new(&writer).append_call(AT.session);
+        assert!(call.is_none(), "nothing is left to send");
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(writer.poll_durable(AT, 1, &mut cx).is_ready());
     }
 }
