@@ -104,7 +104,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut signals = ProcessSignals::install().context("signal handlers")?;
     let tasks = TaskSpawner::new();
-    let opened = open(&config, &host, &tasks);
+    let opened = Box::pin(open(&config, &host, &tasks));
     let Some(opened) = signals.before(opened).await else {
         return Ok(());
     };
@@ -205,7 +205,7 @@ struct OpenedParts {
     joined: Option<(Arc<Cluster>, Listener)>,
 }
 
-/// Opens the vault, binds the listeners for clients and for operators, and joins the cluster. Waits for PostgreSQL and
+/// Opens the vault, binds the listeners for clients and for operators, and joins the cluster. Waits for `PostgreSQL` and
 /// Redis, for several seconds where they do not answer.
 async fn open(
     config: &Config,

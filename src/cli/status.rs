@@ -69,7 +69,7 @@ pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
             // Who read it has gone.
             return ExitCode::SUCCESS;
         }
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
     }
 }
 

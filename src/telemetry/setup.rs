@@ -1,6 +1,7 @@
 //! Switches telemetry on at the start of the process, and off so that nothing is lost.
 
 use std::io::IsTerminal;
+use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use opentelemetry::metrics::{Meter, MeterProvider};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{
     ExporterBuildError, LogExporter, MetricExporter, Protocol, SpanExporter, WithExportConfig,
+    WithHttpConfig,
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkError;
@@ -17,6 +19,8 @@ use opentelemetry_sdk::logs::{BatchConfigBuilder, BatchLogProcessor, SdkLoggerPr
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use prometheus::{Registry, TextEncoder};
+use reqwest::blocking::Client;
+use reqwest::redirect::Policy;
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -48,6 +52,9 @@ pub enum TelemetryError {
     /// The OTLP exporter cannot be built.
     #[error("cannot export to telemetry.otlp_endpoint")]
     Export(#[from] ExporterBuildError),
+    /// The HTTP client of the exporters cannot be built.
+    #[error("cannot export to telemetry.otlp_endpoint: no HTTP client can be made")]
+    Client(#[from] reqwest::Error),
     /// The Prometheus exporter cannot be built.
     #[error("cannot collect metrics")]
     Metrics(#[from] OTelSdkError),
@@ -112,20 +119,21 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
         );
     let (mut tracer, mut logger) = (None, None);
     if let Some(endpoint) = &settings.otlp_endpoint {
-        meter = meter.with_periodic_exporter(metric_exporter(endpoint)?);
+        let exporters = Exporters::new(endpoint)?;
+        meter = meter.with_periodic_exporter(exporters.metrics()?);
         tracer = Some(
             SdkTracerProvider::builder()
                 .with_resource(resource.clone())
                 // Whether to record is decided before the SDK is asked: see `trace::SpanPipeline`.
                 .with_sampler(Sampler::AlwaysOn)
-                .with_batch_exporter(span_exporter(endpoint)?)
+                .with_batch_exporter(exporters.spans()?)
                 .build(),
         );
         logger = Some(
             SdkLoggerProvider::builder()
                 .with_resource(resource)
                 .with_log_processor(
-                    BatchLogProcessor::builder(log_exporter(endpoint)?)
+                    BatchLogProcessor::builder(exporters.logs()?)
                         .with_batch_config(
                             BatchConfigBuilder::default()
                                 .with_max_queue_size(LOG_QUEUE)
@@ -335,34 +343,51 @@ fn signal_url(endpoint: &Url, signal: &str) -> String {
     format!("{}/v1/{signal}", endpoint.as_str().trim_end_matches('/'))
 }
 
-fn span_exporter(endpoint: &Url) -> Result<WatchedExporter<SpanExporter>, ExporterBuildError> {
-    let exporter = SpanExporter::builder()
-        .with_http()
-        .with_protocol(Protocol::HttpBinary)
-        .with_timeout(EXPORT_TIMEOUT)
-        .with_endpoint(signal_url(endpoint, "traces"))
-        .build()?;
-    Ok(WatchedExporter::new("traces", endpoint, exporter))
+/// What exports the three signals to one collector, over one client: it takes a thread and the certificates of the system.
+struct Exporters<'a> {
+    endpoint: &'a Url,
+    client: Client,
 }
 
-fn metric_exporter(endpoint: &Url) -> Result<WatchedExporter<MetricExporter>, ExporterBuildError> {
-    let exporter = MetricExporter::builder()
-        .with_http()
-        .with_protocol(Protocol::HttpBinary)
-        .with_timeout(EXPORT_TIMEOUT)
-        .with_endpoint(signal_url(endpoint, "metrics"))
-        .build()?;
-    Ok(WatchedExporter::new("metrics", endpoint, exporter))
-}
+impl<'a> Exporters<'a> {
+    fn new(endpoint: &'a Url) -> Result<Self, TelemetryError> {
+        let mut builder = Client::builder().timeout(EXPORT_TIMEOUT);
+        if endpoint.scheme() == "http" {
+            // Reading the certificates takes most of the time of a start.
+            builder = builder.tls_certs_only([]).redirect(Policy::none());
+        }
+        // Within a runtime it may not wait for its own.
+        let built = std::thread::Builder::new().spawn(|| builder.build())?;
+        let client = built.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        Ok(Self { endpoint, client })
+    }
 
-fn log_exporter(endpoint: &Url) -> Result<WatchedExporter<LogExporter>, ExporterBuildError> {
-    let exporter = LogExporter::builder()
-        .with_http()
-        .with_protocol(Protocol::HttpBinary)
-        .with_timeout(EXPORT_TIMEOUT)
-        .with_endpoint(signal_url(endpoint, "logs"))
-        .build()?;
-    Ok(WatchedExporter::new("logs", endpoint, exporter))
+    fn spans(&self) -> Result<WatchedExporter<SpanExporter>, ExporterBuildError> {
+        let builder = self.configured(SpanExporter::builder().with_http(), "traces");
+        Ok(self.watched("traces", builder.build()?))
+    }
+
+    fn metrics(&self) -> Result<WatchedExporter<MetricExporter>, ExporterBuildError> {
+        let builder = self.configured(MetricExporter::builder().with_http(), "metrics");
+        Ok(self.watched("metrics", builder.build()?))
+    }
+
+    fn logs(&self) -> Result<WatchedExporter<LogExporter>, ExporterBuildError> {
+        let builder = self.configured(LogExporter::builder().with_http(), "logs");
+        Ok(self.watched("logs", builder.build()?))
+    }
+
+    fn configured<B: WithExportConfig + WithHttpConfig>(&self, builder: B, signal: &str) -> B {
+        builder
+            .with_http_client(self.client.clone())
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(EXPORT_TIMEOUT)
+            .with_endpoint(signal_url(self.endpoint, signal))
+    }
+
+    fn watched<E>(&self, signal: &'static str, exporter: E) -> WatchedExporter<E> {
+        WatchedExporter::new(signal, self.endpoint, exporter)
+    }
 }
 
 #[cfg(test)]

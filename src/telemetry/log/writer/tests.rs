@@ -180,7 +180,7 @@ struct Slow(Gate);
 
 impl Write for Slow {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        std::thread::sleep(LAST_LINES / 5);
+        thread::sleep(LAST_LINES / 5);
         self.0.write(bytes)
     }
 
@@ -208,10 +208,10 @@ fn an_output_that_nobody_reads_does_not_hold_up_the_end() {
     let held = held.lock().unwrap();
     let (writer, guard) = LogWriter::start(gate).unwrap();
     writer.put(LineKind::Log, b"never read\n");
-    let ended = std::thread::spawn(move || drop(guard));
+    let ended = thread::spawn(move || drop(guard));
     let deadline = Instant::now() + Duration::from_secs(10);
     while !ended.is_finished() && Instant::now() < deadline {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert!(ended.is_finished());
     drop(held);
