@@ -180,14 +180,29 @@ impl WriterState {
 }
 
 impl WriterState {
-    /// Writes lines in chunks. A failure of standard output cannot be logged, so lines not written in full
-    /// are counted. `is_cut` says whether the output ends within such a line: the next one begins a new line.
+    /// Writes lines. A failure of standard output cannot be logged, so lines not written in full are counted.
+    /// `is_cut` says whether the output ends within such a line: the next one begins a new line.
     fn write(&self, kind: LineKind, lines: &[u8], out: &mut impl Write, is_cut: &mut bool) {
-        if !lines.is_empty() && std::mem::take(is_cut) {
-            // Standard output keeps it until it can be written.
-            drop(out.write_all(b"\n"));
+        if lines.is_empty() {
+            return;
         }
-        let mut rest = lines;
+        if *is_cut && self.taken(b"\n", out) > 0 {
+            *is_cut = false;
+        }
+        // As long as the output does not take the line break, it takes nothing behind it either.
+        let taken = if *is_cut { 0 } else { self.taken(lines, out) };
+        let rest = lines.get(taken..).unwrap_or_default();
+        if !rest.is_empty() {
+            let lost = memchr::memchr_iter(b'\n', rest).count();
+            kind.dropped().add(lost.try_into().unwrap_or(u64::MAX));
+            let taken = lines.get(..taken).unwrap_or_default();
+            *is_cut |= taken.last().is_some_and(|last| *last != b'\n');
+        }
+    }
+
+    /// Writes `bytes` in chunks, and returns how many the output took before it failed.
+    fn taken(&self, bytes: &[u8], out: &mut impl Write) -> usize {
+        let mut rest = bytes;
         while !rest.is_empty() {
             let chunk = rest.get(..CHUNK).unwrap_or(rest);
             match out.write(chunk) {
@@ -197,16 +212,11 @@ impl WriterState {
                     thread::sleep(COLLECT);
                     continue;
                 }
-                Ok(0) | Err(_) => {
-                    let lost = memchr::memchr_iter(b'\n', rest).count();
-                    kind.dropped().add(lost.try_into().unwrap_or(u64::MAX));
-                    let taken = lines.strip_suffix(rest).unwrap_or_default();
-                    *is_cut = taken.last().is_some_and(|last| *last != b'\n');
-                    return;
-                }
+                Ok(0) | Err(_) => break,
             }
             self.lock().written += 1;
         }
+        bytes.len().saturating_sub(rest.len())
     }
 }
 

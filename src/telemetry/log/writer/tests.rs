@@ -115,18 +115,25 @@ fn lines_that_a_closed_output_did_not_take_are_counted() {
     assert!(COUNTERS.log_lines_dropped.get() >= before + 9);
 }
 
-/// An output that takes so many bytes, fails once, and takes everything from then on.
-struct Interruption(Vec<u8>, Option<usize>);
+/// An output that takes so many bytes, fails so often, and takes everything from then on.
+struct Interruption {
+    written: Vec<u8>,
+    room: usize,
+    failures: usize,
+}
 
 impl Write for Interruption {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let taken = self.1.map_or(bytes.len(), |left| left.min(bytes.len()));
+        let mut taken = bytes.len();
+        if self.failures > 0 {
+            taken = taken.min(self.room);
+            self.room -= taken;
+        }
         if taken == 0 {
-            self.1 = None;
+            self.failures -= 1;
             return Err(ErrorKind::StorageFull.into());
         }
-        self.1 = self.1.map(|left| left - taken);
-        self.0.extend_from_slice(&bytes[..taken]);
+        self.written.extend_from_slice(&bytes[..taken]);
         Ok(taken)
     }
 
@@ -136,14 +143,23 @@ impl Write for Interruption {
 }
 
 #[test]
-fn a_line_after_one_that_was_cut_stands_alone() {
-    for (taken, written) in [(8, "12345\n12\nnext\n"), (6, "12345\nnext\n")] {
-        let (state, mut is_cut) = (WriterState::default(), false);
-        let mut out = Interruption(Vec::new(), Some(taken));
-        for lines in [&b"12345\n12345\n"[..], b"", b"next\n"] {
-            state.write(LineKind::Log, lines, &mut out, &mut is_cut);
+fn a_line_after_one_that_was_cut_stands_alone_however_long_the_output_fails() {
+    for failures in [1, 3] {
+        for (room, expected) in [(8, "12345\n12\nnext\n"), (6, "12345\nnext\n")] {
+            let (state, mut is_cut) = (WriterState::default(), false);
+            let mut out = Interruption {
+                written: Vec::new(),
+                room,
+                failures,
+            };
+            let mut all = vec![&b"12345\n12345\n"[..], b""];
+            all.resize(failures + 1, b"lost\n");
+            all.push(b"next\n");
+            for lines in all {
+                state.write(LineKind::Log, lines, &mut out, &mut is_cut);
+            }
+            assert_eq!(String::from_utf8(out.written).unwrap(), expected);
         }
-        assert_eq!(String::from_utf8(out.0).unwrap(), written);
     }
 }
 
