@@ -187,8 +187,14 @@ fn a_full_output_that_does_not_block_loses_no_line() {
     for _ in 0..10 {
         writer.put(LineKind::Audit, b"12345\n");
     }
+    let expected = b"12345\n".repeat(10);
+    // The guard waits for progress half a second alone, which a busy machine may take.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while gate.0.lock().unwrap().len() < expected.len() && Instant::now() < deadline {
+        thread::yield_now();
+    }
     drop(guard);
-    assert_eq!(*gate.0.lock().unwrap(), b"12345\n".repeat(10));
+    assert_eq!(*gate.0.lock().unwrap(), expected);
 }
 
 /// An output whose reader takes a chunk every tenth of a second.
