@@ -353,7 +353,7 @@ impl<'a> Exporters<'a> {
     fn new(endpoint: &'a Url) -> Result<Self, TelemetryError> {
         let mut builder = Client::builder().timeout(EXPORT_TIMEOUT);
         if endpoint.scheme() == "http" {
-            // Reading the certificates takes most of the time of a start.
+            // Reading the certificates takes most of the time of a start. A redirection could lead to HTTPS, which needs them.
             builder = builder.tls_certs_only([]).redirect(Policy::none());
         }
         // Within a runtime it may not wait for its own.
