@@ -301,13 +301,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
+    use crate::cluster::fixtures::identity;
     use crate::cluster::identity::ReplicaIdentity;
-    use crate::config::ReplicaTrust;
-    use crate::secret::Secret;
-
-    fn identity() -> ReplicaIdentity {
-        ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap()
-    }
 
     /// Connections to the replica at `address`, which has this identity.
     fn connections(address: String, identity: &ReplicaIdentity) -> Arc<PeerConnections> {

@@ -8,6 +8,8 @@ mod beats;
 mod connections;
 mod failure;
 mod fence_keeper;
+#[cfg(test)]
+mod fixtures;
 mod forward;
 mod greeting;
 mod identity;

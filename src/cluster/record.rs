@@ -184,17 +184,10 @@ impl KeyType for DerivedLen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::fixtures;
 
     fn record() -> ReplicaRecord {
-        ReplicaRecord {
-            node: 7,
-            address: "10.0.0.7:8090".to_owned(),
-            version: "0.1.0".to_owned(),
-            config: "abc".to_owned(),
-            fingerprint: Some("f".to_owned()),
-            started: 1,
-            is_draining: false,
-        }
+        fixtures::record(7)
     }
 
     fn sealer(secret: &str, prefix: &str) -> RecordSealer {

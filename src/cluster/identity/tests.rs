@@ -2,11 +2,7 @@ use tokio::io::duplex;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::secret::Secret;
-
-fn identity() -> ReplicaIdentity {
-    ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap()
-}
+use crate::cluster::fixtures::identity;
 
 /// Shakes hands; the fingerprint of the client as the server saw it.
 async fn meet(

@@ -1,21 +1,10 @@
 //! Heartbeats that are answered while other replicas prove themselves.
 
 use super::*;
-use crate::config::{RedisConfig, RedisTopology, ReplicaTrust};
+use crate::cluster::fixtures::{identity, record};
+use crate::config::{RedisConfig, RedisTopology};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
-
-fn record(node: u32) -> ReplicaRecord {
-    ReplicaRecord {
-        node,
-        address: format!("127.0.0.1:{node}"),
-        version: "1".to_owned(),
-        config: "c".to_owned(),
-        fingerprint: Some(format!("f{node}")),
-        started: 0,
-        is_draining: false,
-    }
-}
 
 /// The replica with the number 1. Nothing listens where its Redis should be.
 fn membership() -> Membership {
@@ -30,11 +19,9 @@ fn membership() -> Membership {
         identity: None,
     };
     let redis = RedisClient::start(&config, "test", &TaskSpawner::new()).unwrap();
-    let secret = Secret::new("s");
-    let records = RecordSealer::new(Some(&secret), "test");
-    let identity = Arc::new(ReplicaIdentity::new(&ReplicaTrust::Secret(secret)).unwrap());
+    let records = RecordSealer::new(Some(&Secret::new("s")), "test");
     let terms = (Duration::from_hours(1), CancellationToken::new());
-    Membership::new(redis, identity, records, record(1), terms).unwrap()
+    Membership::new(redis, Arc::new(identity()), records, record(1), terms).unwrap()
 }
 
 #[tokio::test]

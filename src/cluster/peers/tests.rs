@@ -1,17 +1,11 @@
-use super::*;
-use crate::config::ReplicaTrust;
-use crate::secret::Secret;
+use std::sync::LazyLock;
 
-fn record(node: u32) -> ReplicaRecord {
-    ReplicaRecord {
-        node,
-        address: format!("127.0.0.1:{node}"),
-        version: "1".to_owned(),
-        config: "c".to_owned(),
-        fingerprint: Some(format!("f{node}")),
-        started: 0,
-        is_draining: false,
-    }
+use super::*;
+use crate::cluster::fixtures::{identity, record};
+
+fn make(record: ReplicaRecord) -> Result<Peer, IdentityError> {
+    static IDENTITY: LazyLock<ReplicaIdentity> = LazyLock::new(identity);
+    Peer::new(record, &IDENTITY)
 }
 
 fn nodes(list: &PeerList) -> Vec<u32> {
@@ -32,8 +26,6 @@ fn at(start: Instant, seconds: u64, connects: u64) -> PeerClock {
 
 #[test]
 fn peers_lapse_before_they_are_forgotten() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
     assert_eq!(nodes(&list), [1, 2]);
@@ -54,8 +46,6 @@ fn peers_lapse_before_they_are_forgotten() {
 
 #[test]
 fn peer_that_drains_takes_nothing_over_and_keeps_its_connections() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let successors = |list: &PeerList| list.successors().collect::<Vec<_>>();
     let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
@@ -71,8 +61,6 @@ fn peer_that_drains_takes_nothing_over_and_keeps_its_connections() {
 
 #[test]
 fn peer_that_is_cut_off_from_redis_is_known_longer() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
     let list = list.next(Vec::new(), at(start, 2, 1), make);
@@ -86,8 +74,6 @@ fn peer_that_is_cut_off_from_redis_is_known_longer() {
 
 #[test]
 fn peers_have_a_lease_to_come_back_after_an_outage() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
     let list = list.next(Vec::new(), at(start, 2, 1), make);
@@ -105,8 +91,6 @@ fn peers_have_a_lease_to_come_back_after_an_outage() {
 
 #[test]
 fn peer_that_was_given_up_is_another_one_with_its_next_lease() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
     let list = list.next(Vec::new(), at(start, 2, 1), make);
@@ -118,14 +102,12 @@ fn peer_that_was_given_up_is_another_one_with_its_next_lease() {
 
 #[test]
 fn proved_replica_takes_the_place_of_one_without_a_lease() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let successor = |node: u32, at: u32| ReplicaRecord {
         address: record(at).address,
         ..record(node)
     };
-    let proved = |node, at| Peer::new(successor(node, at), &identity).unwrap();
+    let proved = |node, at| make(successor(node, at)).unwrap();
     let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
     let list = list.next(vec![record(1)], at(start, 2, 1), make);
     let next = list.with_proved(proved(3, 2), start).unwrap();
@@ -140,8 +122,6 @@ fn proved_replica_takes_the_place_of_one_without_a_lease() {
 
 #[test]
 fn only_living_replicas_of_the_same_release_count_as_differing() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let other = |node, version: &str| ReplicaRecord {
         version: version.to_owned(),
         config: "d".to_owned(),
@@ -157,8 +137,6 @@ fn only_living_replicas_of_the_same_release_count_as_differing() {
 
 #[test]
 fn changed_record_makes_another_peer() {
-    let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-    let make = |record| Peer::new(record, &identity);
     let start = Instant::now();
     let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
     let moved = ReplicaRecord {

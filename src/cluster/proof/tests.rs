@@ -2,6 +2,7 @@ use tokio::io::{DuplexStream, duplex};
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::cluster::fixtures::record;
 use crate::config::ReplicaTrust;
 use crate::secret::Secret;
 
@@ -20,13 +21,9 @@ impl Replica {
         let secret = Secret::new(secret);
         let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(secret.clone())).unwrap();
         let own = ReplicaRecord {
-            node,
             address: address(node),
-            version: "1".to_owned(),
-            config: "c".to_owned(),
             fingerprint: identity.fingerprint(),
-            started: 1,
-            is_draining: false,
+            ..record(node)
         };
         let records = RecordSealer::new(Some(&secret), "a");
         Self {
