@@ -15,7 +15,7 @@ use crate::call::ClientCapabilities;
 use crate::clock::TestClock;
 use crate::protocol::{RequestId, Revision};
 use crate::seal::Sealer;
-use crate::session::DeliveryMode;
+use crate::session::{DeliveryMode, ImplicitHome};
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
 const BOUNDS: LogBounds = LogBounds {
@@ -65,6 +65,19 @@ impl Fixture {
         let opening = self.sessions.open(new(subject), None)?;
         Ok(Arc::clone(opening.session()))
     }
+
+    /// The implicit session of alice on the endpoint "files".
+    fn implicit(&self, home: Option<ImplicitHome>) -> Arc<Session> {
+        let (alice, files) = (principal("alice"), endpoint("files"));
+        let new = (|| new("alice"), None);
+        let sessions = &self.sessions;
+        let session = sessions.implicit_session(&alice, &files, "{}", home, new);
+        session.unwrap()
+    }
+
+    fn bind(&self, id: &str, who: &str, at: &str) -> Option<Arc<Session>> {
+        self.sessions.bind(id, &principal(who), &endpoint(at))
+    }
 }
 
 pub(super) fn principal(subject: &str) -> Arc<Principal> {
@@ -109,13 +122,9 @@ pub(in crate::session) fn new(subject: &str) -> NewSession {
 async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let bind = |who: &str, at: &str| {
-        f.sessions
-            .bind(session.id(), &principal(who), &endpoint(at))
-    };
-    assert!(bind("alice", "files").is_some());
-    assert!(bind("mallory", "files").is_none());
-    assert!(bind("alice", "other").is_none());
+    assert!(f.bind(session.id(), "alice", "files").is_some());
+    assert!(f.bind(session.id(), "mallory", "files").is_none());
+    assert!(f.bind(session.id(), "alice", "other").is_none());
 }
 
 // SPEC T-43, T-47.
@@ -123,10 +132,7 @@ async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
 async fn an_id_that_was_opened_before_is_checked_as_at_first() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let bind = |id: &str, who: &str, at: &str| {
-        let bound = f.sessions.bind(id, &principal(who), &endpoint(at));
-        bound.is_some()
-    };
+    let bind = |id: &str, who: &str, at: &str| f.bind(id, who, at).is_some();
     let id = session.id();
     assert!(bind(id, "alice", "files"));
     assert_eq!(f.sessions.known.len(), 1);
@@ -155,11 +161,7 @@ async fn a_closed_session_is_unknown() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
     f.sessions.close(&session);
-    assert!(
-        f.sessions
-            .bind(session.id(), &principal("alice"), &endpoint("files"))
-            .is_none()
-    );
+    assert!(f.bind(session.id(), "alice", "files").is_none());
     assert!(f.sessions.is_empty());
     assert!(session.closed().is_cancelled());
 }
@@ -241,11 +243,7 @@ async fn an_over_age_id_is_refused_before_any_look_up() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
     f.clock.advance(Duration::from_secs(601));
-    assert!(
-        f.sessions
-            .bind(session.id(), &principal("alice"), &endpoint("files"))
-            .is_none()
-    );
+    assert!(f.bind(session.id(), "alice", "files").is_none());
 }
 
 #[tokio::test]

@@ -79,9 +79,7 @@ async fn session_that_was_given_up_does_not_end_the_one_that_was_adopted_again()
     f.sessions.close(&former);
     f.sessions.give_up_session(&former);
     assert!(!again.closed().is_cancelled());
-    let bound = f
-        .sessions
-        .bind(&id, &principal("alice"), &endpoint("files"));
+    let bound = f.bind(&id, "alice", "files");
     assert!(bound.is_some_and(|bound| Arc::ptr_eq(&bound, &again)));
     assert!(store.ran().await.is_empty(), "its record stays");
 }
@@ -90,14 +88,9 @@ async fn session_that_was_given_up_does_not_end_the_one_that_was_adopted_again()
 async fn adopted_session_goes_on_under_its_id() {
     let (f, store) = with_records();
     let (id, session) = adopted(&f, RestoredLog::default());
-    let bound = f
-        .sessions
-        .bind(&id, &principal("alice"), &endpoint("files"));
+    let bound = f.bind(&id, "alice", "files");
     assert!(Arc::ptr_eq(&bound.unwrap(), &session));
-    let stranger = f
-        .sessions
-        .bind(&id, &principal("mallory"), &endpoint("files"));
-    assert!(stranger.is_none());
+    assert!(f.bind(&id, "mallory", "files").is_none());
     assert_eq!((session.tag(), session.age().as_secs()), (7, 100));
     assert_eq!(session.levels().wanted(), Some(LogLevel::Error));
     assert!(session.subscriptions().covers("up", "file:///a"));
@@ -195,8 +188,8 @@ async fn implicit_session_is_rebuilt_under_its_record() {
             issued: Duration::ZERO,
         },
         by: NEXT,
-        principal: Arc::clone(&alice),
-        endpoint: Arc::clone(&files),
+        principal: alice,
+        endpoint: files,
         record: record(),
         highest_stream: 0,
         log: RestoredLog::default(),
@@ -208,10 +201,7 @@ async fn implicit_session_is_rebuilt_under_its_record() {
     assert!(session.subscriptions().granted().is_empty());
     let home = f.sessions.home(&key).unwrap();
     assert_eq!(home.by, NEXT);
-    let joined =
-        f.sessions
-            .implicit_session(&alice, &files, "{}", Some(home), (|| new("alice"), None));
-    assert!(Arc::ptr_eq(&joined.unwrap(), &session));
+    assert!(Arc::ptr_eq(&f.implicit(Some(home)), &session));
     let link = session.adopted_link("up").unwrap();
     assert_eq!(link.first_id, NEXT.first_number());
 }

@@ -7,22 +7,15 @@ use crate::session::ImplicitSessionCall;
 #[tokio::test(start_paused = true)]
 async fn over_age_implicit_session_ends_with_its_calls() {
     let f = fixture(10, 10);
-    let (alice, files) = (principal("alice"), endpoint("files"));
-    let implicit_session = || {
-        let implicit_session =
-            f.sessions
-                .implicit_session(&alice, &files, "{}", None, (|| new("alice"), None));
-        implicit_session.unwrap()
-    };
-    let old = implicit_session();
+    let old = f.implicit(None);
     let call = ImplicitSessionCall::begin(&old);
     tokio::time::advance(Duration::from_secs(601)).await;
     f.sessions.reap_once();
     assert!(!old.closed().is_cancelled(), "a call runs");
-    let fresh = implicit_session();
+    let fresh = f.implicit(None);
     assert!(!Arc::ptr_eq(&old, &fresh));
     assert!(!old.closed().is_cancelled(), "a call runs");
-    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
+    assert!(Arc::ptr_eq(&fresh, &f.implicit(None)));
     assert!(
         f.sessions
             .live_implicit_session(f.sessions.ownership(), old.key())
@@ -32,23 +25,14 @@ async fn over_age_implicit_session_ends_with_its_calls() {
     f.sessions.reap_once();
     assert!(old.closed().is_cancelled());
     assert!(!fresh.closed().is_cancelled());
-    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
+    assert!(Arc::ptr_eq(&fresh, &f.implicit(None)));
 }
 
 // SPEC M-74: its client subscribes again.
 #[tokio::test(start_paused = true)]
 async fn over_age_implicit_session_ends_despite_a_subscription() {
     let f = fixture(10, 10);
-    let implicit_session = f
-        .sessions
-        .implicit_session(
-            &principal("alice"),
-            &endpoint("files"),
-            "{}",
-            None,
-            (|| new("alice"), None),
-        )
-        .unwrap();
+    let implicit_session = f.implicit(None);
     let _subscription = implicit_session.open_stream(9).unwrap();
     tokio::time::advance(Duration::from_secs(599)).await;
     f.sessions.reap_once();

@@ -75,14 +75,7 @@ impl UpstreamLink for SlowLink {
 #[tokio::test]
 async fn slow_end_of_listening_does_not_undo_a_new_listener() {
     let f = fixture(10, 10);
-    let session = f.sessions.implicit_session(
-        &principal("alice"),
-        &endpoint("files"),
-        "{}",
-        None,
-        (|| new("alice"), None),
-    );
-    let session = session.unwrap();
+    let session = f.implicit(None);
     let link = Arc::new(SlowLink {
         upstream: "files".into(),
         session: Arc::clone(&session),

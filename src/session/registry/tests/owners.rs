@@ -8,11 +8,7 @@ async fn session_of_another_owner_is_not_bound() {
     let session = f.open("alice").unwrap();
     let own = f.sessions.ownership();
     let sessions = |owner| f.sessions.ids.with_owner(owner, session.id(), "files");
-    let bind = |id: &str| {
-        f.sessions
-            .bind(id, &principal("alice"), &endpoint("files"))
-            .is_some()
-    };
+    let bind = |id: &str| f.bind(id, "alice", "files").is_some();
     assert!(bind(&sessions(own)), "the same, sealed once more");
     for other in [Ownership { node: 1, ..own }, Ownership { epoch: 1, ..own }] {
         assert!(!bind(&sessions(other)), "{other:?}");
@@ -38,11 +34,7 @@ async fn connection_of_another_owner_is_not_read() {
 #[tokio::test]
 async fn implicit_session_of_another_owner_is_not_found() {
     let f = fixture(10, 10);
-    let (alice, files) = (principal("alice"), endpoint("files"));
-    let implicit_session =
-        f.sessions
-            .implicit_session(&alice, &files, "{}", None, (|| new("alice"), None));
-    let key = implicit_session.unwrap().key();
+    let key = f.implicit(None).key();
     let own = f.sessions.ownership();
     assert!(f.sessions.live_implicit_session(own, key).is_some());
     let other = Ownership { epoch: 1, ..own };

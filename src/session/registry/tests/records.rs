@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, ready};
 use super::*;
 use crate::call::LogLevel;
 use crate::redis_client::Value;
-use crate::session::{ImplicitHome, ImplicitSessionCall};
+use crate::session::ImplicitSessionCall;
 use crate::store::fenced::FencedSessions;
 use crate::store::quotas::{CallerQuota, QuotaShape};
 use crate::store::records::SharedRecords;
@@ -91,15 +91,7 @@ async fn session_of_another_replica_ends_without_a_word_to_the_store() {
 #[tokio::test(start_paused = true)]
 async fn sessions_without_an_id_have_no_record() {
     let (f, store) = with_records();
-    let alice = principal("alice");
-    let implicit = f.sessions.implicit_session(
-        &alice,
-        &endpoint("files"),
-        "{}",
-        None,
-        (|| new("alice"), None),
-    );
-    assert!(implicit.is_ok());
+    drop(f.implicit(None));
     let connection = NewSession {
         delivery: DeliveryMode::Connection {
             unread: 1024,
@@ -117,13 +109,6 @@ const HOME: ImplicitHome = ImplicitHome {
     by: Ownership { node: 3, epoch: 2 },
 };
 
-fn at_home(f: &Fixture, home: Option<ImplicitHome>) -> Arc<Session> {
-    let (alice, files) = (principal("alice"), endpoint("files"));
-    let sessions = &f.sessions;
-    let session = sessions.implicit_session(&alice, &files, "{}", home, (|| new("alice"), None));
-    session.unwrap()
-}
-
 #[tokio::test(start_paused = true)]
 async fn implicit_session_with_a_home_has_a_record() {
     let (f, store) = with_records();
@@ -131,10 +116,10 @@ async fn implicit_session_with_a_home_has_a_record() {
         .sessions
         .implicit_key(&principal("alice"), &endpoint("files"), "{}");
     assert_eq!(f.sessions.home(&key), None);
-    let session = at_home(&f, Some(HOME));
+    let session = f.implicit(Some(HOME));
     assert_eq!(store.ran().await, ["record_put"]);
-    assert!(Arc::ptr_eq(&at_home(&f, Some(HOME)), &session));
-    assert!(Arc::ptr_eq(&at_home(&f, None), &session), "it is joined");
+    assert!(Arc::ptr_eq(&f.implicit(Some(HOME)), &session));
+    assert!(Arc::ptr_eq(&f.implicit(None), &session), "it is joined");
     assert_eq!(f.sessions.home(&key), Some(HOME));
     assert_eq!(f.sessions.owner_of_record(HOME.record), Some(HOME.by));
     session.record_changed();
@@ -148,7 +133,7 @@ async fn implicit_session_with_a_home_has_a_record() {
 #[tokio::test(start_paused = true)]
 async fn implicit_session_of_another_replica_is_given_up() {
     let (f, store) = with_records();
-    let session = at_home(&f, Some(HOME));
+    let session = f.implicit(Some(HOME));
     store.ran().await;
     f.sessions.give_up(HOME.record);
     assert!(session.closed().is_cancelled());
@@ -159,11 +144,11 @@ async fn implicit_session_of_another_replica_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn record_goes_on_with_the_next_implicit_session() {
     let (f, store) = with_records();
-    let former = at_home(&f, Some(HOME));
+    let former = f.implicit(Some(HOME));
     let call = ImplicitSessionCall::begin(&former);
     tokio::time::advance(Duration::from_secs(601)).await;
     store.ran().await;
-    let next = at_home(&f, Some(HOME));
+    let next = f.implicit(Some(HOME));
     assert!(!Arc::ptr_eq(&former, &next));
     assert_eq!(former.record_key(), None, "a drain does not give it up");
     assert_eq!(next.record_key().unwrap().0, HOME.record);
@@ -182,10 +167,10 @@ async fn record_goes_on_with_the_next_implicit_session() {
 #[tokio::test(start_paused = true)]
 async fn implicit_session_that_is_idle_is_followed_by_one_with_its_record() {
     let (f, store) = with_records();
-    let former = at_home(&f, Some(HOME));
+    let former = f.implicit(Some(HOME));
     store.ran().await;
     tokio::time::advance(Duration::from_secs(61)).await;
-    let next = at_home(&f, Some(HOME));
+    let next = f.implicit(Some(HOME));
     assert!(former.closed().is_cancelled() && !next.closed().is_cancelled());
     assert_eq!(store.ran().await.last(), Some(&"record_put"));
     f.sessions.close(&next);
@@ -284,7 +269,7 @@ async fn implicit_session_that_is_handed_over_admits_nothing() {
     let key = f
         .sessions
         .implicit_key(&principal("alice"), &endpoint("files"), "{}");
-    let session = at_home(&f, Some(HOME));
+    let session = f.implicit(Some(HOME));
     let (home, used) = f.sessions.enter_home(&key, true).unwrap();
     assert_eq!(home, HOME);
     f.sessions.hand_over(true, false);
@@ -313,7 +298,7 @@ async fn implicit_session_that_is_handed_over_admits_nothing() {
     assert!(f.sessions.enter_home(&key, false).is_none());
     assert_eq!(f.sessions.live_home(HOME.record), LiveHome::Leaving);
     assert!(
-        !Arc::ptr_eq(&at_home(&f, None), &session),
+        !Arc::ptr_eq(&f.implicit(None), &session),
         "it is not joined"
     );
     session.stay();
