@@ -139,10 +139,6 @@ mod tests {
             }
             ready(calls.iter().map(|_| Ok(Value::Int(1))).collect()).boxed()
         }
-
-        fn is_reachable(&self) -> bool {
-            true
-        }
     }
 
     fn call(key: &str) -> Vec<ScriptCall> {

@@ -24,10 +24,6 @@ impl ScriptRunner for Counting {
         };
         Box::pin(ready(calls.into_iter().map(reply).collect()))
     }
-
-    fn is_reachable(&self) -> bool {
-        true
-    }
 }
 
 #[derive(Debug)]

@@ -23,10 +23,6 @@ impl ScriptRunner for Others {
             calls.into_iter().map(reply).collect()
         })
     }
-
-    fn is_reachable(&self) -> bool {
-        true
-    }
 }
 
 /// A store that never answers.
@@ -36,10 +32,6 @@ struct Silent;
 impl ScriptRunner for Silent {
     fn run(&self, _calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
         Box::pin(std::future::pending())
-    }
-
-    fn is_reachable(&self) -> bool {
-        true
     }
 }
 
@@ -166,10 +158,6 @@ impl ScriptRunner for Failing {
             };
             calls.into_iter().map(reply).collect()
         })
-    }
-
-    fn is_reachable(&self) -> bool {
-        true
     }
 }
 

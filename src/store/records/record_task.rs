@@ -267,10 +267,6 @@ mod tests {
                 results
             })
         }
-
-        fn is_reachable(&self) -> bool {
-            true
-        }
     }
 
     #[derive(Debug)]

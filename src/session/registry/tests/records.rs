@@ -32,10 +32,6 @@ impl ScriptRunner for Agreeing {
         let agreed = calls.iter().map(|_| Ok(Value::Int(1))).collect();
         Box::pin(ready(agreed))
     }
-
-    fn is_reachable(&self) -> bool {
-        true
-    }
 }
 
 pub(super) fn with_records() -> (Fixture, Arc<Agreeing>) {

@@ -326,10 +326,6 @@ mod tests {
         fn run(&self, _calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
             Box::pin(pending())
         }
-
-        fn is_reachable(&self) -> bool {
-            true
-        }
     }
 
     #[derive(Debug, Default)]
