@@ -1,10 +1,11 @@
-use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
 
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::call::Principal;
+use crate::lock::lock;
 use crate::redis_client::{RedisFailure, Value};
 
 const MOST: usize = 160;
@@ -13,13 +14,14 @@ const ROUND_TRIP: Duration = Duration::from_millis(15);
 
 /// A store with a count of the other replicas, or without an answer.
 #[derive(Debug)]
-struct Others(Option<i64>);
+struct Others(Mutex<Option<i64>>);
 
 impl ScriptRunner for Others {
     fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
         Box::pin(async move {
             sleep(ROUND_TRIP).await;
-            let reply = |_| self.0.map(Value::Int).ok_or(RedisFailure::Silent);
+            let held = *lock(&self.0);
+            let reply = |_| held.map(Value::Int).ok_or(RedisFailure::Silent);
             calls.into_iter().map(reply).collect()
         })
     }
@@ -36,7 +38,7 @@ impl ScriptRunner for Silent {
 }
 
 fn quota(others: Option<i64>) -> Arc<CallerQuota> {
-    quota_in(Arc::new(Others(others)))
+    quota_in(Arc::new(Others(Mutex::new(others))))
 }
 
 fn quota_in(store: Arc<dyn ScriptRunner>) -> Arc<CallerQuota> {
@@ -140,34 +142,13 @@ async fn whole_quota_is_left_where_the_store_does_not_answer() {
     assert_eq!(quota.most(owner()), MOST);
 }
 
-/// A store where other replicas hold the whole quota; it fails after some calls.
-#[derive(Debug, Default)]
-struct Failing(AtomicBool);
-
-impl ScriptRunner for Failing {
-    fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
-        Box::pin(async move {
-            sleep(ROUND_TRIP).await;
-            let fails = self.0.load(Ordering::Relaxed);
-            let reply = |_| {
-                if fails {
-                    Err(RedisFailure::Silent)
-                } else {
-                    Ok(Value::Int(160))
-                }
-            };
-            calls.into_iter().map(reply).collect()
-        })
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_others_goes_on_where_the_store_fails() {
-    let store = Arc::new(Failing::default());
+    let store = Arc::new(Others(Mutex::new(Some(160))));
     let quota = quota_in(Arc::clone(&store) as _);
     quota.changed(owner(), || SLICE);
     assert_eq!(quota.claim(owner(), 1, || SLICE).await.claimed(), 0, "full");
-    store.0.store(true, Ordering::Relaxed);
+    *lock(&store.0) = None;
     let waiting = timeout(Duration::from_secs(2), quota.next_answer(owner()));
     assert!(waiting.await.is_ok(), "it is woken");
     assert_eq!(quota.most(owner()), MOST);
