@@ -20,38 +20,27 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// For the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// The replica that answers at this replica's own address.
-#[derive(Debug)]
-enum ReachedReplica {
-    Itself,
-    /// Another replica.
-    Other(u32),
-    /// No replica.
-    Nothing(String),
-}
-
 /// Logs whether `own` reaches itself. To be called once the internal listener runs.
 pub(super) async fn check(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks: &TaskSpawner) {
     let (node, address) = (own.node, &*own.address);
     let remedy =
         "set cluster.advertise to a host and port that lead to cluster.listen of this replica";
-    let mut met = ReachedReplica::Nothing(String::new());
+    let mut met = Err(String::new());
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             sleep(PAUSE).await;
         }
         met = meet(own, identity, tasks).await;
-        if let ReachedReplica::Itself = met {
+        if met == Ok(node) {
             return tracing::debug!(node, address, "replica reaches itself");
         }
     }
     match met {
-        ReachedReplica::Itself => {}
-        ReachedReplica::Other(other) => {
+        Ok(other) => {
             let line = "another replica answers at the own address";
             tracing::warn!(node, address, other, remedy, "{line}");
         }
-        ReachedReplica::Nothing(error) => {
+        Err(error) => {
             tracing::warn!(
                 node,
                 address,
@@ -63,19 +52,16 @@ pub(super) async fn check(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks
     }
 }
 
+/// The number of the replica that answers at the address of `own`, or why none does.
 async fn meet(
     own: &ReplicaRecord,
     identity: &ReplicaIdentity,
     tasks: &TaskSpawner,
-) -> ReachedReplica {
-    let peer = match Peer::new(own.clone(), identity) {
-        Ok(peer) => peer,
-        Err(error) => return ReachedReplica::Nothing(chain(&error)),
-    };
+) -> Result<u32, String> {
+    let peer = Peer::new(own.clone(), identity).map_err(|error| chain(&error))?;
     match timeout(ANSWER_WITHIN, greeting::ask(&peer, tasks)).await {
-        Ok(Ok(greeting)) if greeting.node == own.node => ReachedReplica::Itself,
-        Ok(Ok(greeting)) => ReachedReplica::Other(greeting.node),
-        Ok(Err(error)) => ReachedReplica::Nothing(chain(&error)),
-        Err(_) => ReachedReplica::Nothing(chain(&ForwardFailure::Silent)),
+        Ok(Ok(greeting)) => Ok(greeting.node),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err(chain(&ForwardFailure::Silent)),
     }
 }
