@@ -69,32 +69,28 @@ impl Forwarder {
     ) -> Result<Response<ForwardedAnswer>, Unforwarded> {
         let mut request = prepared(node, request);
         let mut failed = None;
+        let refused = |failure, unsent: Option<Request<ForwardedBody>>| {
+            let unsent = unsent.map(Request::into_body);
+            Err(Unforwarded { failure, unsent })
+        };
         loop {
             let known = self.peer(node).await;
             let is_over = known.as_ref().is_none_or(|(_, is_lapsed)| *is_lapsed);
             // The address of a replica without a lease is tried once: after an outage of Redis it may live.
             if let Some(failure) = failed.take_if(|_| is_over || Instant::now() >= until) {
-                let unsent = Some(request.into_body());
-                return Err(Unforwarded { failure, unsent });
+                return refused(failure, Some(request));
             }
             let Some((peer, is_lapsed)) = known else {
-                let unsent = Some(request.into_body());
-                let failure = ForwardFailure::NoReplica;
-                return Err(Unforwarded { failure, unsent });
+                return refused(ForwardFailure::NoReplica, Some(request));
             };
             let lapsed = self.lapsed(node, is_lapsed);
             let sent = peer.connections.send(request, &self.tasks, on_way, lapsed);
             let failure = match sent.await {
                 Ok(answer) if is_of_another(&answer) => {
-                    let failure = ForwardFailure::AnotherReplica;
-                    let unsent = None;
-                    return Err(Unforwarded { failure, unsent });
+                    return refused(ForwardFailure::AnotherReplica, None);
                 }
                 Ok(answer) => return Ok(answer),
-                Err((failure, None)) => {
-                    let unsent = None;
-                    return Err(Unforwarded { failure, unsent });
-                }
+                Err((failure, None)) => return refused(failure, None),
                 Err((failure, Some(unsent))) => {
                     request = unsent;
                     failure
