@@ -101,10 +101,8 @@ impl TaskSpawner {
 
     /// Work that is none of the tasks here; a drain waits until the hold is dropped.
     #[must_use]
-    pub fn hold(&self) -> DrainHold {
-        DrainHold {
-            _token: self.tracker.token(),
-        }
+    pub fn hold(&self) -> TaskTrackerToken {
+        self.tracker.token()
     }
 
     /// Waits until all tasks that a drain waits for have ended. To be called once the drain has begun.
@@ -155,12 +153,6 @@ impl TaskSpawner {
             drop(tokio::time::timeout(NOTICE_STOP, self.tracker.wait()).await);
         }
     }
-}
-
-/// Keeps a drain waiting. See [`TaskSpawner::hold`].
-#[derive(Debug)]
-pub struct DrainHold {
-    _token: TaskTrackerToken,
 }
 
 /// How a drain went.
