@@ -50,11 +50,11 @@ impl WorkerPool {
     /// The system has no thread or no event queue for a worker.
     pub fn start(count: usize) -> io::Result<Self> {
         let stop = CancellationToken::new();
-        let first = runtime()?;
+        let first = alone()?;
         let mut handles = vec![first.handle().clone()];
         let mut others = Vec::new();
         for number in 1..count {
-            let runtime = runtime()?;
+            let runtime = alone()?;
             handles.push(runtime.handle().clone());
             let stop = stop.clone();
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -135,15 +135,11 @@ impl Drop for WorkerSlot {
     }
 }
 
-/// A runtime on the calling thread, for a command without listeners.
+/// A runtime for one thread: a worker, or a command without listeners.
 ///
 /// # Errors
 /// The system has no event queue for it.
 pub fn alone() -> io::Result<Runtime> {
-    runtime()
-}
-
-fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
