@@ -9,9 +9,12 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
+use tokio_util::sync::CancellationToken;
+
 use super::bursts::{BurstAdmission, NoticeBursts, is_coalesced};
-use super::{DeliveryMode, LegacyClientLink, Session, lock};
+use super::{LegacyClientLink, Session, lock};
 use crate::call::{DownstreamLink, Notice, NoticeKind};
+use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -19,6 +22,22 @@ use crate::telemetry::metrics::COUNTERS;
 const HELD: usize = 256;
 /// Their bytes.
 const HELD_BYTES: usize = 256 * 1024;
+
+/// How the messages of a session reach its client.
+#[derive(Debug, Clone)]
+pub enum DeliveryMode {
+    /// On one stream per call and one standalone stream, which are logged and can be resumed.
+    Streams,
+    /// All on one connection, with which the session ends.
+    Connection {
+        /// Bytes that may wait to be read.
+        unread: usize,
+        /// The revision negotiated when the client offers an unknown one.
+        fallback: Revision,
+        /// Cancelled when more than `unread` bytes wait.
+        overflow: CancellationToken,
+    },
+}
 
 /// Where a notice came from.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +64,7 @@ impl NoticeSource {
 /// Notices and questions that wait for a stream of the client.
 #[derive(Debug)]
 pub(super) struct PendingDelivery {
-    /// Whether one connection carries all messages ([`DeliveryMode::Connection`](super::DeliveryMode)).
+    /// Whether one connection carries all messages ([`DeliveryMode::Connection`]).
     is_one_stream: bool,
     /// Runs the tasks that flush bursts and send waiting notifications of the client.
     pub(super) tasks: TaskSpawner,
@@ -224,6 +243,25 @@ impl Session {
         for notice in self.take_held() {
             self.standalone.notify(notice);
         }
+    }
+
+    /// Whether messages outside calls have a reader: an implicit session's listener, or the GET stream.
+    fn is_listened_to(&self) -> bool {
+        match &self.implicit {
+            Some(implicit_session) => implicit_session.is_listened_to(),
+            None => self.watched.load(Ordering::Acquire),
+        }
+    }
+
+    /// Calls `listen` on every link with the current `is_listened_to`. To be called whenever that may have
+    /// changed, and for a new link.
+    pub fn tell_links(&self) {
+        let look = |wanted: &mut bool| *wanted = self.is_listened_to();
+        self.listening.set_and_apply(look, |wanted| {
+            for link in self.links.all() {
+                link.listen(*wanted);
+            }
+        });
     }
 
     fn take_held(&self) -> Vec<Notice> {

@@ -10,7 +10,6 @@ mod bursts;
 mod call_permits;
 mod calls;
 mod delivery;
-mod delivery_mode;
 mod gateway_task;
 mod id;
 mod implicit_session;
@@ -49,8 +48,7 @@ pub use call_permits::{
     RequestedService,
 };
 pub use calls::{NoRoom, StreamPermit};
-pub use delivery::NoticeSource;
-pub use delivery_mode::DeliveryMode;
+pub use delivery::{DeliveryMode, NoticeSource};
 pub use gateway_task::{GatewayTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
 pub use id::{EventId, SessionId, SessionIds};
 pub use implicit_session::{
@@ -298,25 +296,6 @@ impl Session {
     #[must_use]
     pub fn implicit_session(&self) -> Option<&ImplicitSession> {
         self.implicit.as_deref()
-    }
-
-    /// Whether messages outside calls have a reader: an implicit session's listener, or the GET stream.
-    fn is_listened_to(&self) -> bool {
-        match &self.implicit {
-            Some(implicit_session) => implicit_session.is_listened_to(),
-            None => self.watched.load(Ordering::Acquire),
-        }
-    }
-
-    /// Calls `listen` on every link with the current `is_listened_to`. To be called whenever that may have
-    /// changed, and for a new link.
-    pub fn tell_links(&self) {
-        let look = |wanted: &mut bool| *wanted = self.is_listened_to();
-        self.listening.set_and_apply(look, |wanted| {
-            for link in self.links.all() {
-                link.listen(*wanted);
-            }
-        });
     }
 
     /// URL elicitations that upstreams reported complete.
