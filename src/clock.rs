@@ -30,6 +30,12 @@ impl Clock for SystemClock {
     }
 }
 
+/// `time` in whole milliseconds, as it is kept and sent.
+#[must_use]
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Time since the machine was started, suspended time included. Spec: `clock_gettime(2)`, `CLOCK_BOOTTIME`.
 #[must_use]
 pub fn boot_time() -> Duration {
@@ -89,10 +95,7 @@ impl TestClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(
-            u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
-            Ordering::SeqCst,
-        );
+        self.0.fetch_add(millis(by), Ordering::SeqCst);
     }
 }
 

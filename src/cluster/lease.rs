@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::boot_time;
+use crate::clock::{boot_time, millis};
 
 /// When the lease ends, on `CLOCK_BOOTTIME`, which counts the time in which the machine was suspended.
 #[derive(Debug, Default)]
@@ -63,10 +63,6 @@ impl ReplicaLease {
     fn left_at(&self, now: Duration) -> Duration {
         self.until().saturating_sub(now)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub use self::lease::ReplicaLease;
 use self::lost_owner::LostOwners;
 use self::membership::Membership;
 use self::record::ReplicaRecord;
-use crate::clock::{Clock, boot_time};
+use crate::clock::{Clock, boot_time, millis};
 use crate::config::ClusterConfig;
 use crate::ownership::Fence;
 use crate::redis_client::RedisClient;
@@ -92,7 +92,7 @@ impl Cluster {
     ) -> Result<Arc<Self>, ClusterError> {
         let redis = RedisClient::start(&config.redis, &config.prefix, tasks)?;
         let identity = Arc::new(ReplicaIdentity::new(&config.trust)?);
-        let started = u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX);
+        let started = millis(clock.now());
         let joining = JoiningReplica {
             config,
             redis: &redis,
@@ -356,8 +356,4 @@ impl Cluster {
     fn lease_ms(&self) -> u64 {
         millis(self.lease().left())
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

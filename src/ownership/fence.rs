@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::clock::boot_time;
+use crate::clock::{boot_time, millis};
 
 /// Open while this replica owns its sessions for certain. Clones share one state. The default fence is always open: a
 /// single process is the only owner.
@@ -42,8 +42,7 @@ impl Fence {
     /// as well, for the sake of [`until_closed`](Self::until_closed).
     pub fn open_until(&self, until: Duration) {
         if let Some(state) = &self.0 {
-            let millis = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-            state.until.store(millis, Ordering::Release);
+            state.until.store(millis(until), Ordering::Release);
             let is_open = self.is_open();
             let is_change = |told: &mut bool| std::mem::replace(told, is_open) != is_open;
             state.told.send_if_modified(is_change);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::BindingKey;
+use crate::clock::millis;
 use crate::ownership::Ownership;
 use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
@@ -92,10 +93,6 @@ impl SessionIds {
         plain[16..16 + Ownership::LEN].copy_from_slice(&owner.to_bytes());
         self.sealer.seal(purpose, aad, &plain)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An SSE event id: `<tag>.<stream>.<seq>`, the tag being the session's (SPEC T-24). Where a reader

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::{RecordedCapabilities, RecordedSite, RecordedTask, SessionRecord};
 use crate::call::{BindingKey, LogLevel, OwnerKey, ServerDeclaration, UpstreamContinuation};
+use crate::clock::millis;
 use crate::protocol::Revision;
 use crate::secret::Secret;
 
@@ -127,8 +128,7 @@ impl RecordWriter {
     }
 
     fn time(&mut self, time: Duration) {
-        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.bytes.extend_from_slice(&millis.to_be_bytes());
+        self.bytes.extend_from_slice(&millis(time).to_be_bytes());
     }
 
     fn text(&mut self, text: &str) {
