@@ -1,6 +1,5 @@
 //! Joining the cluster: the internal listener, its address as others know it, the digest of the configuration.
 
-use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, Config, HttpServerConfig};
 use crate::downstream::listener::{Listener, ReservedAddress};
 use crate::downstream::{McpService, SessionHandOver};
+use crate::redis_client::hex;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
 
@@ -145,12 +145,8 @@ fn config_digest(config: &Config) -> String {
         (cluster.listen, cluster.advertise) = (nowhere, None);
     }
     let digest = digest(&SHA256, format!("{common:?}").as_bytes());
-    let mut text = String::new();
-    for byte in digest.as_ref().iter().take(DIGEST) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    let bytes = digest.as_ref();
+    hex(bytes.get(..DIGEST).unwrap_or(bytes))
 }
 
 #[cfg(test)]

@@ -18,11 +18,7 @@ impl RedisScript {
     pub fn new(code: &'static str) -> Self {
         // Redis names scripts by SHA-1.
         let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, code.as_bytes());
-        let mut hash = String::new();
-        for byte in digest.as_ref() {
-            // Writing to a String cannot fail.
-            let _ = write!(hash, "{byte:02x}");
-        }
+        let hash = hex(digest.as_ref());
         Self { code, hash }
     }
 
@@ -45,6 +41,17 @@ fn call(name: &str, script: &str, keys: &[String], arguments: &[&[u8]]) -> Cmd {
         command.arg(*argument);
     }
     command
+}
+
+/// `bytes` as hexadecimal digits, as digests stand in names.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a `String` does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// Whether the server does not have the script.

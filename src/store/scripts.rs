@@ -2,14 +2,13 @@
 //!
 //! A script is a `.lua` file beside the code that calls it; the first lines of the file state the invariant.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{BoxFuture, join_all};
 
 use super::events::SessionKey;
 use crate::call::OwnerKey;
-use crate::redis_client::{RedisClient, RedisFailure, RedisScript, Value};
+use crate::redis_client::{RedisClient, RedisFailure, RedisScript, Value, hex};
 
 /// A script of the shared store.
 #[derive(Debug)]
@@ -157,16 +156,6 @@ impl StoreKeys {
     fn of_session(&self, session: SessionKey, what: &str) -> String {
         format!("{}:{{{}}}:{what}", self.0, hex(&session))
     }
-}
-
-/// `bytes` as hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a `String` does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// The elements of a table; else none.
