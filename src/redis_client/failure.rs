@@ -46,17 +46,6 @@ pub enum RedisFailure {
 }
 
 impl RedisFailure {
-    /// The failure behind an error of the crate.
-    pub(super) fn of(error: RedisError) -> Self {
-        match error.kind() {
-            ErrorKind::Server(_)
-            | ErrorKind::Extension
-            | ErrorKind::UnexpectedReturnType
-            | ErrorKind::Client => Self::Refused(error),
-            _ => Self::Broken(error),
-        }
-    }
-
     /// One word for metrics.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -129,7 +118,13 @@ fn lacks_descriptors(error: &RedisError) -> bool {
 
 impl From<RedisError> for RedisFailure {
     fn from(error: RedisError) -> Self {
-        Self::of(error)
+        match error.kind() {
+            ErrorKind::Server(_)
+            | ErrorKind::Extension
+            | ErrorKind::UnexpectedReturnType
+            | ErrorKind::Client => Self::Refused(error),
+            _ => Self::Broken(error),
+        }
     }
 }
 
@@ -141,7 +136,7 @@ mod tests {
 
     fn refused(reply: &str) -> RedisFailure {
         let parsed = parse_redis_value(reply.as_bytes());
-        RedisFailure::of(parsed.and_then(Value::extract_error).unwrap_err())
+        RedisFailure::from(parsed.and_then(Value::extract_error).unwrap_err())
     }
 
     #[test]
@@ -160,12 +155,12 @@ mod tests {
             let text = error.to_string();
             let of_cluster = (ErrorKind::Io, "Failed to create initial connections", text);
             for error in [RedisError::from(error), RedisError::from(of_cluster)] {
-                let remedy = RedisFailure::of(error).remedy();
+                let remedy = RedisFailure::from(error).remedy();
                 assert!(remedy.contains("file descriptors"), "{remedy}");
             }
         }
         let refused = io::Error::from_raw_os_error(Errno::CONNREFUSED.raw_os_error());
-        let remedy = RedisFailure::of(refused.into()).remedy();
+        let remedy = RedisFailure::from(RedisError::from(refused)).remedy();
         assert!(remedy.contains("start Redis"), "{remedy}");
     }
 

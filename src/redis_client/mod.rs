@@ -174,7 +174,7 @@ impl RedisClient {
         let _under_way = GAUGES.redis_commands.enter();
         COUNTERS.redis_sent.add(bytes as u64);
         let result = tokio::time::timeout(ANSWER_WITHIN, sent(link)).await;
-        let result = result.map(|answer| {
+        let result = result.map(|answer| -> RedisResult<T> {
             let reply = answer?;
             COUNTERS
                 .redis_received
@@ -183,7 +183,7 @@ impl RedisClient {
         });
         let failure = match result {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => RedisFailure::of(error),
+            Ok(Err(error)) => RedisFailure::from(error),
             Err(_) => RedisFailure::Silent,
         };
         if failure.ends_connection() {
