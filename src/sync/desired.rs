@@ -1,7 +1,9 @@
 //! A desired value, and the callback that applies it under the same lock: the last value set is the last applied.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 /// A desired value whose lock is held while the value is applied. A slow callback therefore cannot
 /// overwrite a value set later by another thread.
@@ -12,18 +14,14 @@ impl<T> Desired<T> {
     /// Changes the value and applies it with `apply` under the lock. `apply` must not block; lock
     /// order: it may change only a `Desired` of a lower layer.
     pub fn set_and_apply(&self, change: impl FnOnce(&mut T), apply: impl FnOnce(&T)) {
-        let mut desired = self.desired();
+        let mut desired = lock(&self.0);
         change(&mut desired);
         apply(&desired);
     }
 
     /// Applies the current value to a new target.
     pub fn apply(&self, apply: impl FnOnce(&T)) {
-        apply(&self.desired());
-    }
-
-    fn desired(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        apply(&lock(&self.0));
     }
 }
 
@@ -31,7 +29,7 @@ impl<T: Copy> Desired<T> {
     /// The current value, a snapshot: another thread may change it right after.
     #[must_use]
     pub fn get(&self) -> T {
-        *self.desired()
+        *lock(&self.0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `LiveEvents`: messages of one connection that cannot be resumed, kept until read.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 
@@ -39,10 +39,6 @@ impl LiveEvents {
             state: Mutex::default(),
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, LiveState> {
-        lock(&self.state)
-    }
 }
 
 impl LiveState {
@@ -65,7 +61,7 @@ impl LiveState {
 
 impl EventStore for LiveEvents {
     fn append(&self, _at: StreamKey, events: &mut [LoggedEvent]) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         number(events, &mut state.newest);
         for event in events {
             if state.overflown {
@@ -83,14 +79,14 @@ impl EventStore for LiveEvents {
     }
 
     fn append_read(&self, _at: StreamKey, events: &mut [LoggedEvent]) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let before = state.newest;
         state.forget_read(before);
         number(events, &mut state.newest);
     }
 
     fn replace(&self, _at: StreamKey, seq: u64, payload: Bytes) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let Some(entry) = state.entries.iter_mut().find(|entry| entry.seq == seq) else {
             return false;
         };
@@ -101,7 +97,7 @@ impl EventStore for LiveEvents {
     }
 
     fn after(&self, _at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.overflown {
             return ReplayResult::Evicted(Vec::new());
         }
@@ -110,13 +106,13 @@ impl EventStore for LiveEvents {
     }
 
     fn forget(&self, _session: SessionKey) {
-        self.state().clear();
+        lock(&self.state).clear();
     }
 
     fn sweep(&self) {}
 
     fn size(&self) -> (usize, usize) {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.entries.len(), state.bytes)
     }
 }
