@@ -55,7 +55,7 @@ pub struct BackgroundFetch {
 }
 
 /// What an errand has to do when its list came.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct FetchArrival {
     /// Whether the client has to be told.
     pub differs: bool,
@@ -175,10 +175,7 @@ impl AbsentLists {
             let again = std::mem::take(&mut absence.again);
             FetchArrival { differs, again }
         });
-        arrival.unwrap_or(FetchArrival {
-            differs: false,
-            again: false,
-        })
+        arrival.unwrap_or_default()
     }
 
     /// The upstream failed; whether it is to be asked again later, because a client lacks its list.
