@@ -121,7 +121,7 @@ impl<'a> RecordTask<'a> {
             let Some(ended) = self.writer.next_ended() else {
                 break;
             };
-            let call = self.writer.finish(ended);
+            let call = self.writer.records.finish(&ended);
             self.calls.send(RecordWork::End(ended), vec![call]);
         }
     }

@@ -21,7 +21,7 @@ use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
 use crate::store::fenced::FencedSessions;
 use crate::store::pause::SpreadWork;
-use crate::store::scripts::{ScriptCall, ScriptRunner, integer};
+use crate::store::scripts::{ScriptRunner, integer};
 
 /// Ended sessions that wait to be told at most; the records of the others expire.
 const ENDED: usize = 64 * 1024;
@@ -278,7 +278,7 @@ impl RecordWriter {
                     while calls.has_room()
                         && let Some(ended) = left.pop()
                     {
-                        calls.send(ended, vec![self.finish(ended)]);
+                        calls.send(ended, vec![self.records.finish(&ended)]);
                     }
                 }
                 if calls.is_empty() {
@@ -334,11 +334,6 @@ impl RecordWriter {
     /// Whether the end of a session is still to be told to the store.
     pub(super) fn is_untold(&self, session: &SessionKey) -> bool {
         lock(&self.lists).untold.contains_key(session)
-    }
-
-    /// The call that says that a session is over.
-    pub(super) fn finish(&self, ended: EndedSession) -> ScriptCall {
-        self.records.finish(&ended)
     }
 
     /// The store says that the session is over. A later session under the same key that has ended since is told next.
