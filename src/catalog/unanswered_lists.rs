@@ -110,11 +110,6 @@ mod tests {
     const NEW: Option<ContentDigest> = Some([2; 32]);
 
     fn sessions() -> Arc<SessionRegistry> {
-        let bounds = LogBounds {
-            max_age: Duration::from_mins(5),
-            per_session: 1 << 20,
-            total: 1 << 20,
-        };
         let settings = SessionSettings {
             idle: Duration::from_mins(1),
             absolute: Duration::from_mins(10),
@@ -126,7 +121,7 @@ mod tests {
         SessionRegistry::new(
             SessionIds::new(sealer, Ownership::ALONE),
             settings,
-            Arc::new(MemoryEvents::new(bounds)),
+            Arc::new(MemoryEvents::new(LogBounds::ROOMY)),
             Arc::new(SystemClock),
             TaskSpawner::new(),
         )

@@ -68,11 +68,6 @@ fn fixture_with(
     let config = Arc::new(config);
     let tasks = TaskSpawner::new();
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
-    let bounds = LogBounds {
-        max_age: Duration::from_mins(5),
-        per_session: 1 << 20,
-        total: 1 << 20,
-    };
     let sessions = SessionRegistry::new(
         SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
         SessionSettings {
@@ -82,7 +77,7 @@ fn fixture_with(
             max_total: 200,
             hold_question: Duration::from_secs(10),
         },
-        Arc::new(MemoryEvents::new(bounds)),
+        Arc::new(MemoryEvents::new(LogBounds::ROOMY)),
         Arc::new(SystemClock),
         tasks.clone(),
     );

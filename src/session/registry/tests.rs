@@ -18,19 +18,13 @@ use crate::seal::Sealer;
 use crate::session::{DeliveryMode, ImplicitHome};
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
-const BOUNDS: LogBounds = LogBounds {
-    max_age: Duration::from_mins(5),
-    per_session: 1 << 20,
-    total: 1 << 20,
-};
-
 pub(in crate::session) struct Fixture {
     pub(in crate::session) sessions: Arc<SessionRegistry>,
     clock: Arc<TestClock>,
 }
 
 pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
-    let events = Arc::new(MemoryEvents::new(BOUNDS));
+    let events = Arc::new(MemoryEvents::new(LogBounds::ROOMY));
     fixture_over(events, max_per_principal, max_total)
 }
 

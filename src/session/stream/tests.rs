@@ -11,16 +11,11 @@ use super::*;
 use crate::store::events::{LogBounds, MemoryEvents};
 
 fn stream() -> Arc<EventStream> {
-    let bounds = LogBounds {
-        max_age: Duration::from_mins(5),
-        per_session: 1 << 20,
-        total: 1 << 20,
-    };
     let key = StreamKey {
         session: [1; 16],
         stream: 3,
     };
-    EventStream::new(key, Arc::new(MemoryEvents::new(bounds)))
+    EventStream::new(key, Arc::new(MemoryEvents::new(LogBounds::ROOMY)))
 }
 
 fn progress(token: &str, text: impl Into<Bytes>) -> Notice {

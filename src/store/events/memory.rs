@@ -36,6 +36,16 @@ pub struct LogBounds {
     pub total: usize,
 }
 
+#[cfg(test)]
+impl LogBounds {
+    /// Room for all that a test logs.
+    pub(crate) const ROOMY: Self = Self {
+        max_age: Duration::from_mins(5),
+        per_session: 1 << 20,
+        total: 1 << 20,
+    };
+}
+
 /// Events in memory.
 #[derive(Debug)]
 pub struct MemoryEvents {

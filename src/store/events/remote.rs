@@ -29,9 +29,9 @@ pub(crate) struct RemoteEvents {
 }
 
 impl RemoteEvents {
-    pub(crate) fn new(bounds: LogBounds) -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            local: MemoryEvents::new(bounds),
+            local: MemoryEvents::new(LogBounds::ROOMY),
             durable: AtomicU64::new(0),
             down: AtomicBool::new(false),
             fenced: AtomicBool::new(false),

@@ -6,7 +6,7 @@ use crate::store::events::RemoteEvents;
 
 #[tokio::test]
 async fn stream_of_an_array_names_each_of_its_calls() {
-    let store = RemoteEvents::new(BOUNDS);
+    let store = RemoteEvents::new();
     let f = fixture_over(Arc::clone(&store) as _, 1, 1);
     let session = f.open("alice").unwrap();
     let begin = |id: &RequestId, onto: &Arc<ResponseStream>| {

@@ -4,14 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::super::*;
 use super::{log, read, stream as local_stream, texts};
-use crate::store::events::{LogBounds, RemoteEvents};
+use crate::store::events::RemoteEvents;
 
 fn remote() -> (Arc<RemoteEvents>, Arc<EventStream>) {
-    let store = RemoteEvents::new(LogBounds {
-        max_age: Duration::from_mins(5),
-        per_session: 1 << 20,
-        total: 1 << 20,
-    });
+    let store = RemoteEvents::new();
     let key = local_stream().key;
     (Arc::clone(&store), EventStream::new(key, store))
 }

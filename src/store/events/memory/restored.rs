@@ -107,8 +107,6 @@ fn after_gap(known: Option<StreamEdge>, first: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::super::{EventStore, ReplayResult};
     use super::super::LogBounds;
     use super::*;
@@ -116,11 +114,7 @@ mod tests {
     const SESSION: SessionKey = [1; 16];
 
     fn memory() -> MemoryEvents {
-        MemoryEvents::new(LogBounds {
-            max_age: Duration::from_mins(5),
-            per_session: 1 << 20,
-            total: 1 << 20,
-        })
+        MemoryEvents::new(LogBounds::ROOMY)
     }
 
     fn batch(stream: u32, positions: std::ops::RangeInclusive<u64>) -> (u32, Vec<LoggedEvent>) {
