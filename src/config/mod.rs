@@ -31,7 +31,7 @@ mod logins;
 mod nearest;
 mod problem;
 mod reader;
-mod redis_url;
+pub(crate) mod redis_url;
 mod reference;
 mod report;
 mod server;

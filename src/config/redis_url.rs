@@ -18,7 +18,7 @@ const UNESCAPED: &str = "has a `/`, `?` or `#` before its `@`: in a password the
 ///
 /// # Errors
 /// The error, without quoting the URL, which may hold a password.
-pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
+pub(crate) fn parse(url: &str) -> Result<RedisConfig, String> {
     let wanted = "expected redis://host:6379, rediss:// for TLS, redis+sentinel://host:26379/name or \
         redis+cluster://host:6379";
     // A variable may end with the line break of the file that it was made from.

@@ -80,8 +80,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::config::{RedisConfig, RedisTopology};
-    use crate::secret::Secret;
+    use crate::config::redis_url;
     use crate::telemetry::captured::LogCapture;
 
     #[tokio::test]
@@ -89,16 +88,7 @@ mod tests {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = closed.local_addr().unwrap().port();
         drop(closed);
-        let config = RedisConfig {
-            topology: RedisTopology::Single,
-            nodes: vec![("127.0.0.1".to_owned(), port)],
-            database: 0,
-            user: None,
-            password: Some(Secret::new("hunter2")),
-            tls: false,
-            ca: None,
-            identity: None,
-        };
+        let config = redis_url::parse(&format!("redis://:hunter2@127.0.0.1:{port}")).unwrap();
         let connector = RedisConnector::new(&config).unwrap();
         let caught = LogCapture::begin();
         let logged = async {

@@ -2,22 +2,13 @@
 
 use super::*;
 use crate::cluster::fixtures::{identity, record};
-use crate::config::{RedisConfig, RedisTopology};
+use crate::config::redis_url;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
 
 /// The replica with the number 1. Nothing listens where its Redis should be.
 fn membership() -> Membership {
-    let config = RedisConfig {
-        topology: RedisTopology::Single,
-        nodes: vec![("127.0.0.1".to_owned(), 1)],
-        database: 0,
-        user: None,
-        password: None,
-        tls: false,
-        ca: None,
-        identity: None,
-    };
+    let config = redis_url::parse("redis://127.0.0.1:1").unwrap();
     let redis = RedisClient::start(&config, "test", &TaskSpawner::new()).unwrap();
     let records = RecordSealer::new(Some(&Secret::new("s")), "test");
     let terms = (Duration::from_hours(1), CancellationToken::new());
