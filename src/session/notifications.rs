@@ -2,7 +2,6 @@
 //! not take one at once. Spec: SPEC L-06; BRIDGING §2.4.
 
 mod fifo;
-mod held;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -11,11 +10,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub use self::held::HeldNotifications;
 use self::queue::{NotificationQueue, QueueAdmission, QueuedNotification, SendingNotification};
 use super::{Session, lock};
 use crate::call::UpstreamLink;
@@ -33,6 +31,11 @@ impl NotificationQueues {
         drop(queues);
     }
 }
+
+/// Waits for what becomes of notifications that found their queues full.
+#[derive(Debug, Default)]
+#[must_use = "the client that sent them may be made to wait"]
+pub struct HeldNotifications(Vec<oneshot::Receiver<()>>);
 
 impl HeldNotifications {
     /// Sends a notification of the client of `session` to each of `links`, in the order of arrival. A full queue holds the notification
@@ -53,11 +56,27 @@ impl HeldNotifications {
             };
             match send_or_queue(session, &upstream, notification, until) {
                 QueueAdmission::Queued => {}
-                QueueAdmission::Held(decided) => held.add(decided),
+                QueueAdmission::Held(decided) => held.0.push(decided),
                 QueueAdmission::Dropped { is_first } => note_dropped(&upstream, 1, is_first),
             }
         }
         held
+    }
+
+    /// Whether no notification is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits until each has its place in the queue or is dropped.
+    ///
+    /// # Cancel safety
+    /// The notifications stay where they are.
+    pub async fn decided(self) {
+        for decided in self.0 {
+            drop(decided.await);
+        }
     }
 }
 
