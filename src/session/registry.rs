@@ -13,7 +13,6 @@ mod known;
 mod made;
 mod owner_sessions;
 mod owners;
-mod refused;
 mod settings;
 
 use std::collections::HashMap;
@@ -29,8 +28,7 @@ pub use self::made::NewSession;
 use self::made::SessionIdentity;
 use self::owners::SessionOwners;
 pub use self::owners::SharedQuotas;
-pub use self::refused::SessionRefused;
-pub use self::settings::SessionSettings;
+pub use self::settings::{SessionRefused, SessionSettings};
 use super::gateway_task::task_time;
 use super::leaving::LeavingSessions;
 use super::{

@@ -1,4 +1,4 @@
-//! `SessionSettings`: lifetimes and caps of sessions.
+//! `SessionSettings`: lifetimes and caps of sessions, and `SessionRefused` where a cap is reached.
 
 use std::time::Duration;
 
@@ -15,4 +15,15 @@ pub struct SessionSettings {
     pub max_total: usize,
     /// How long a question that names no call waits for a stream.
     pub hold_question: Duration,
+}
+
+/// Why no session can be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionRefused {
+    /// The principal has as many busy sessions as it may have.
+    #[error("too many sessions of this principal are in use")]
+    Principal,
+    /// The replica has as many sessions as it may have.
+    #[error("too many sessions")]
+    Total,
 }
