@@ -59,19 +59,7 @@ impl fmt::Debug for RedisLink {
 #[derive(Debug)]
 pub(super) struct RedisConnector {
     config: RedisConfig,
-    certificates: Option<RedisCertificates>,
-}
-
-/// PEM texts of `cluster.redis`.
-struct RedisCertificates {
-    root: Option<Vec<u8>>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for RedisCertificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RedisCertificates")
-    }
+    certificates: Option<TlsCertificates>,
 }
 
 impl RedisConnector {
@@ -80,17 +68,7 @@ impl RedisConnector {
     /// # Errors
     /// A file cannot be read.
     pub(super) fn new(config: &RedisConfig) -> Result<Self, RedisFailure> {
-        let certificates = config.tls.then(|| {
-            let root = config.ca.as_deref().map(read).transpose()?;
-            let identity = config.identity.as_ref().map(|(cert, key)| {
-                let pair: Result<_, RedisFailure> = Ok((read(cert)?, read(key)?));
-                pair
-            });
-            Ok::<_, RedisFailure>(RedisCertificates {
-                root,
-                identity: identity.transpose()?,
-            })
-        });
+        let certificates = config.tls.then(|| certificates(config));
         Ok(Self {
             config: config.clone(),
             certificates: certificates.transpose()?,
@@ -190,7 +168,7 @@ impl RedisConnector {
     ) -> Result<MultiplexedConnection, RedisFailure> {
         let info = self.address(host, port)?.set_redis_settings(settings);
         let client = match &self.certificates {
-            Some(certificates) => Client::build_with_tls(info, certificates.for_crate())?,
+            Some(certificates) => Client::build_with_tls(info, certificates.clone())?,
             None => Client::open(info)?,
         };
         // Answers have a deadline of ours, after which the connection is replaced.
@@ -238,7 +216,7 @@ impl RedisConnector {
             builder = builder.password(password.expose());
         }
         if let Some(certificates) = &self.certificates {
-            builder = builder.certs(certificates.for_crate());
+            builder = builder.certs(certificates.clone());
         }
         Ok(builder.build()?)
     }
@@ -259,17 +237,19 @@ pub(super) async fn masters(link: &mut ClusterConnection) -> Vec<ServerInfo> {
     read.filter_map(Result::ok).collect()
 }
 
-impl RedisCertificates {
-    fn for_crate(&self) -> TlsCertificates {
-        let identity = self.identity.as_ref();
-        TlsCertificates {
-            client_tls: identity.map(|(cert, key)| ClientTlsConfig {
-                client_cert: cert.clone(),
-                client_key: key.clone(),
-            }),
-            root_cert: self.root.clone(),
-        }
-    }
+/// The certificates that `cluster.redis` names.
+fn certificates(config: &RedisConfig) -> Result<TlsCertificates, RedisFailure> {
+    let root_cert = config.ca.as_deref().map(read).transpose()?;
+    let identity = config.identity.as_ref().map(|(cert, key)| {
+        Ok::<_, RedisFailure>(ClientTlsConfig {
+            client_cert: read(cert)?,
+            client_key: read(key)?,
+        })
+    });
+    Ok(TlsCertificates {
+        root_cert,
+        client_tls: identity.transpose()?,
+    })
 }
 
 fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, RedisFailure> {
