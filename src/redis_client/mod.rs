@@ -17,7 +17,7 @@ mod traffic;
 use std::sync::Arc;
 
 use redis::RedisResult;
-pub use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs, Value, cmd, pipe};
+pub use redis::{Cmd, FromRedisValue, Value, cmd};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -99,32 +99,11 @@ impl RedisClient {
         operation: &'static str,
         command: &Cmd,
     ) -> Result<T, RedisFailure> {
-        let bytes = traffic::of_command(command);
-        let sent = async |mut link: RedisLink| match &mut link {
-            RedisLink::Single(link) => command.query_async(link).await,
-            RedisLink::Cluster(link) => command.query_async(link).await,
-        };
-        self.measured(operation, bytes, sent).await
-    }
-
-    /// Sends several commands in one round trip; in a Cluster all keys lie in one slot.
-    ///
-    /// # Errors
-    /// As for [`Self::command`]; the first error of any of them.
-    ///
-    /// # Cancel safety
-    /// The commands may run nevertheless.
-    pub async fn pipeline<T: FromRedisValue>(
-        &self,
-        operation: &'static str,
-        pipeline: &Pipeline,
-    ) -> Result<T, RedisFailure> {
-        let bytes = traffic::of_pipeline(pipeline);
-        let sent = async |mut link: RedisLink| match &mut link {
-            RedisLink::Single(link) => pipeline.query_async(link).await,
-            RedisLink::Cluster(link) => pipeline.query_async(link).await,
-        };
-        self.measured(operation, bytes, sent).await
+        let started = Instant::now();
+        let result = self.sent(command).await;
+        let outcome = result.as_ref().err().map_or("ok", RedisFailure::word);
+        redis_command_ended(operation, outcome, started.elapsed());
+        result
     }
 
     /// Runs a script, sent in full only where the server does not have it. All keys lie in one slot.
@@ -151,29 +130,18 @@ impl RedisClient {
         }
     }
 
-    async fn measured<T: FromRedisValue>(
-        &self,
-        operation: &'static str,
-        bytes: usize,
-        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<Value>,
-    ) -> Result<T, RedisFailure> {
-        let started = Instant::now();
-        let result = self.sent(bytes, sent).await;
-        let outcome = result.as_ref().err().map_or("ok", RedisFailure::word);
-        redis_command_ended(operation, outcome, started.elapsed());
-        result
-    }
-
-    async fn sent<T: FromRedisValue>(
-        &self,
-        bytes: usize,
-        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<Value>,
-    ) -> Result<T, RedisFailure> {
-        let (number, link) = self.0.present().ok_or(RedisFailure::NotConnected)?;
+    async fn sent<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisFailure> {
+        let (number, mut link) = self.0.present().ok_or(RedisFailure::NotConnected)?;
         let _permit = self.0.permit().ok_or(RedisFailure::TooManyCommands)?;
         let _under_way = GAUGES.redis_commands.enter();
-        COUNTERS.redis_sent.add(bytes as u64);
-        let result = tokio::time::timeout(ANSWER_WITHIN, sent(link)).await;
+        COUNTERS.redis_sent.add(traffic::of_command(command) as u64);
+        let answer = async {
+            match &mut link {
+                RedisLink::Single(link) => command.query_async::<Value>(link).await,
+                RedisLink::Cluster(link) => command.query_async(link).await,
+            }
+        };
+        let result = tokio::time::timeout(ANSWER_WITHIN, answer).await;
         let result = result.map(|answer| -> RedisResult<T> {
             let reply = answer?;
             COUNTERS

@@ -1,6 +1,6 @@
 //! Bytes to and from Redis, without the framing of its protocol.
 
-use redis::{Arg, Cmd, Pipeline, Value};
+use redis::{Arg, Cmd, Value};
 
 /// Bytes of the name and the arguments of a command.
 pub(super) fn of_command(command: &Cmd) -> usize {
@@ -9,11 +9,6 @@ pub(super) fn of_command(command: &Cmd) -> usize {
         _ => 0,
     });
     arguments.sum()
-}
-
-/// The same for all commands of a round trip.
-pub(super) fn of_pipeline(pipeline: &Pipeline) -> usize {
-    pipeline.cmd_iter().map(of_command).sum()
 }
 
 /// Bytes of a reply: its texts, and eight for each number.
@@ -35,7 +30,7 @@ pub(super) fn of_reply(reply: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use redis::{cmd, pipe};
+    use redis::cmd;
 
     use super::*;
 
@@ -44,9 +39,6 @@ mod tests {
         let mut command = cmd("SET");
         command.arg("key").arg(vec![0; 100]);
         assert_eq!(of_command(&command), 3 + 3 + 100);
-        let mut pipeline = pipe();
-        pipeline.add_command(command.clone()).add_command(command);
-        assert_eq!(of_pipeline(&pipeline), 2 * 106);
         let text = Value::BulkString(vec![0; 50]);
         let reply = Value::Array(vec![text, Value::Int(7), Value::Okay]);
         assert_eq!(of_reply(&reply), 58);

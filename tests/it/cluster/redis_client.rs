@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use drawbridge::config::{RedisConfig, RedisTopology};
-use drawbridge::redis_client::{ANSWER_WITHIN, RedisClient, RedisFailure, RedisScript, cmd, pipe};
+use drawbridge::redis_client::{ANSWER_WITHIN, RedisClient, RedisFailure, RedisScript, cmd};
 use drawbridge::secret::Secret;
 use rustix::process::Signal;
 
@@ -23,17 +23,13 @@ async fn get(client: &RedisClient, name: &str) -> Result<Option<String>, RedisFa
 }
 
 #[tokio::test]
-async fn commands_pipelines_and_scripts_run() {
+async fn commands_and_scripts_run() {
     let Some(server) = redis::server(&[]).await else {
         return;
     };
     let client = server.client().await;
     set(&client, "a", "1").await.unwrap();
     assert_eq!(get(&client, "a").await.unwrap().as_deref(), Some("1"));
-    let mut both = pipe();
-    both.cmd("INCR").arg("test:a").cmd("INCR").arg("test:a");
-    let counted: (u32, u32) = client.pipeline("count", &both).await.unwrap();
-    assert_eq!(counted, (2, 3));
     let script = RedisScript::new("return {KEYS[1], ARGV[1]}");
     for _ in 0..2 {
         let keys = [client.key("a")];
