@@ -93,9 +93,7 @@ impl TaskOutcome {
             }
         }
     }
-}
 
-impl TaskOutcome {
     /// The `statusMessage` of a failure: the error's message, or the first text of a tool's result.
     fn why(&self) -> Option<Cow<'_, str>> {
         let (bytes, is_error) = match self {

@@ -129,9 +129,7 @@ impl EventId {
     pub fn is_of_call(&self) -> bool {
         self.stream != 0
     }
-}
 
-impl EventId {
     /// The common beginning of the ids of all events of a stream; the position follows.
     #[must_use]
     pub fn stem(tag: u64, stream: u32) -> String {

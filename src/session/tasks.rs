@@ -114,11 +114,7 @@ impl SessionTasks {
     pub fn advance(&self, handle: &str, to: TaskStage) {
         let mut tasks = lock(&self.known);
         let known = tasks.iter_mut().find(|task| *task.handle == *handle);
-        if let Some(SessionTask {
-            run: TaskSite::There { stage, .. },
-            ..
-        }) = known
-        {
+        if let Some(TaskSite::There { stage, .. }) = known.map(|task| &mut task.run) {
             *stage = to.max(*stage);
         }
     }
