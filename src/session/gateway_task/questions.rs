@@ -101,14 +101,14 @@ impl GatewayTask {
                 self.fetched.store(true, Ordering::Relaxed);
                 return ended.outcome;
             }
-            if let Some(put) = self.take(waiter) {
-                put.to(client).await;
+            if let Some((put, round)) = self.take(waiter) {
+                put.to(client, round).await;
             }
         }
     }
 
     /// The first round for `waiter`.
-    fn take(&self, waiter: u64) -> Option<DeliveredRound<'_>> {
+    fn take(&self, waiter: u64) -> Option<(DeliveredRound<'_>, InputRequests)> {
         let mut taken = None;
         self.state.send_if_modified(|state| {
             let mut open = state.questions.iter_mut();
@@ -126,13 +126,12 @@ impl GatewayTask {
             taken.is_some()
         });
         let (number, round) = taken?;
-        let task = self;
-        Some(DeliveredRound {
-            task,
+        let put = DeliveredRound {
+            task: self,
             number,
             waiter,
-            round: Some(round),
-        })
+        };
+        Some((put, round))
     }
 }
 
@@ -141,14 +140,10 @@ struct DeliveredRound<'t> {
     task: &'t GatewayTask,
     number: u64,
     waiter: u64,
-    round: Option<InputRequests>,
 }
 
 impl DeliveredRound<'_> {
-    async fn to(mut self, client: &dyn DownstreamLink) {
-        let Some(round) = self.round.take() else {
-            return;
-        };
+    async fn to(self, client: &dyn DownstreamLink, round: InputRequests) {
         let mut states = self.task.state.subscribe();
         let is_open = |open: &UnansweredRound| self.is(open);
         let asked = tokio::select! {
