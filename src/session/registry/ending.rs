@@ -79,11 +79,7 @@ impl SessionRegistry {
     /// there is one, to say of all sessions that have ended that they are over. The store is told at once: while the lease
     /// of this replica lasts, no other one adopts its sessions.
     pub async fn close_all(&self, grace: Duration) {
-        let all: Vec<_> = self
-            .live
-            .iter()
-            .map(|entry| Arc::clone(entry.value()))
-            .collect();
+        let all = self.all();
         // Sessions that may have been given up to other replicas.
         for session in all.iter().filter(|session| session.may_be_given_up()) {
             self.give_up_session(session);
@@ -165,10 +161,8 @@ impl SessionRegistry {
     /// # Cancel safety
     /// The calls end in any case.
     pub async fn cut_calls_off(&self, within: Duration) {
-        let all: Vec<_> = { self.live.iter() }
-            .map(|entry| Arc::clone(entry.value()))
-            .filter(|session| !session.is_handed_over() && session.has_calls())
-            .collect();
+        let mut all = self.all();
+        all.retain(|session| !session.is_handed_over() && session.has_calls());
         join_all(all.iter().map(|session| session.cut_calls_off(within))).await;
     }
 
@@ -191,12 +185,14 @@ impl SessionRegistry {
     /// Closes the sessions with a record for requests, those at rest or all `anyway`. Returns those that this call closed.
     #[must_use]
     pub fn close_for_requests(&self, anyway: bool) -> Vec<Arc<Session>> {
-        let all: Vec<_> = { self.live.iter() }
-            .map(|entry| Arc::clone(entry.value()))
-            .collect();
-        let close =
-            |session: &Arc<Session>| session.close_at_rest() || anyway && session.close_anyway();
-        all.into_iter().filter(close).collect()
+        let mut closed = self.all();
+        closed.retain(|session| session.close_at_rest() || anyway && session.close_anyway());
+        closed
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        let live = self.live.iter();
+        live.map(|entry| Arc::clone(entry.value())).collect()
     }
 
     /// Ends idle and over-age sessions and sweeps the event log, for ever.
