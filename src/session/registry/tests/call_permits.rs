@@ -15,6 +15,14 @@ const CAPS: CallCaps = CallCaps {
     principal: 2,
 };
 
+/// So many calls of a session, and of a principal.
+fn caps(each: usize) -> CallCaps {
+    CallCaps {
+        session: each,
+        principal: each,
+    }
+}
+
 fn request(session: &Session) -> RequestedService {
     RequestedService {
         lane: QueueLane::requests(session.key()),
@@ -98,10 +106,7 @@ impl RateToll for Counted {
 async fn request_that_is_refused_for_want_of_a_permit_is_not_counted_at_its_end() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let caps = CallCaps {
-        session: 2,
-        principal: 2,
-    };
+    let caps = caps(2);
     let _running = (placed(&session, caps), placed(&session, caps));
     let _first = waits(&session, caps);
     let counted = Arc::new(AtomicUsize::new(0));
@@ -120,10 +125,7 @@ async fn request_that_is_refused_for_want_of_a_permit_is_not_counted_at_its_end(
 async fn sessions_of_a_principal_take_turns() {
     let f = fixture(10, 10);
     let (a, b) = (f.open("alice").unwrap(), f.open("alice").unwrap());
-    let caps = CallCaps {
-        session: 4,
-        principal: 4,
-    };
+    let caps = caps(4);
     let mut running: Vec<_> = (0..4).map(|_| placed(&a, caps)).collect();
     let mut waiting = Vec::new();
     for (name, session) in [("a1", &a), ("a2", &a), ("b1", &b), ("b2", &b)] {
@@ -159,10 +161,7 @@ async fn a_full_session_does_not_hold_up_another() {
 async fn one_that_left_the_line_takes_no_place() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let caps = CallCaps {
-        session: 2,
-        principal: 2,
-    };
+    let caps = caps(2);
     let running = (placed(&session, caps), placed(&session, caps));
     let gone = waits(&session, caps);
     let next = waits(&session, caps);
@@ -177,10 +176,7 @@ async fn one_that_left_the_line_takes_no_place() {
 async fn requests_above_the_rate_are_served_in_time() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let caps = CallCaps {
-        session: 9,
-        principal: 9,
-    };
+    let caps = caps(9);
     let began = Instant::now();
     let ask = |after: u64| {
         let toll: Box<dyn RateToll> = Box::new(After(began + Duration::from_secs(after)));
