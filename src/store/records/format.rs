@@ -163,10 +163,8 @@ impl RecordWriter {
             self.bytes.extend_from_slice(text);
             return;
         }
-        let mut key = TextDigest::default();
-        for (to, from) in key.iter_mut().zip(digest(&SHA256, text).as_ref()) {
-            *to = *from;
-        }
+        // A digest of SHA-256 has the length of the key.
+        let key = TextDigest::try_from(digest(&SHA256, text).as_ref()).unwrap_or_default();
         self.bytes.push(DIGEST);
         self.bytes.extend_from_slice(&key);
         self.long.insert(key, Bytes::copy_from_slice(text));
