@@ -11,7 +11,6 @@ mod homes;
 mod implicit;
 mod known;
 mod made;
-mod owner_sessions;
 mod owners;
 mod settings;
 

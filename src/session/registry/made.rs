@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use bytes::Bytes;
 
 use super::SessionRegistry;
-use super::owner_sessions::OwnerSessions;
+use super::owners::OwnerSessions;
 use crate::call::{ClientCapabilities, Principal};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
