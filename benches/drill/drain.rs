@@ -74,18 +74,10 @@ async fn round(
     args: &DrainArgs,
     url: &str,
 ) -> anyhow::Result<()> {
-    let mut gateway = Gateway::start(
-        place,
-        &GatewayPlan {
-            server: String::new(),
-            under: Vec::new(),
-            binary: &args.gateway,
-            name: "gateway",
-            threads: 2,
-            upstreams: upstreams(url, &args.stub)?,
-            tables: "[limits]\nrate = \"100000/s\"\n".to_owned(),
-        },
-    )?;
+    let upstreams = upstreams(url, &args.stub)?;
+    let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
+    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let mut gateway = Gateway::start(place, &plan)?;
     let clock = Arc::new(Clock {
         start: Instant::now(),
         signalled: AtomicU64::new(0),

@@ -59,18 +59,10 @@ pub(crate) async fn run(args: HostileArgs) -> anyhow::Result<bool> {
     raise_descriptors()?;
     let place = Place::new()?;
     let stub = Stub::start(&place, &args.stub, &[])?;
-    let gateway = Gateway::start(
-        &place,
-        &GatewayPlan {
-            server: String::new(),
-            under: Vec::new(),
-            binary: &args.gateway,
-            name: "gateway",
-            threads: 2,
-            upstreams: upstreams(&stub.url, &args.stub)?,
-            tables: "[server.websocket]\nenabled = true\n".to_owned(),
-        },
-    )?;
+    let upstreams = upstreams(&stub.url, &args.stub)?;
+    let tables = "[server.websocket]\nenabled = true\n".to_owned();
+    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let gateway = Gateway::start(&place, &plan)?;
     let mut outcome = Outcome::default();
     let mut callers = honest::Callers::open(&gateway, &place, HONEST).await?;
     let alone = Duration::from_secs((args.seconds / ALONE).max(3));

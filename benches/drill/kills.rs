@@ -55,16 +55,7 @@ fn start(place: &Place, binary: &Path, stub: &Path, mark: &str) -> anyhow::Resul
          \"--ignore-sigterm\", \"--ignore-eof\"]\n",
         stub.display()
     );
-    let plan = GatewayPlan {
-        server: String::new(),
-        under: Vec::new(),
-        binary,
-        name: "gateway",
-        threads: 2,
-        upstreams,
-        tables: String::new(),
-    };
-    Gateway::start(place, &plan)
+    Gateway::start(place, &GatewayPlan::new(binary, upstreams, String::new()))
 }
 
 /// The caller gets an error with the child's last words at once; the next call works.

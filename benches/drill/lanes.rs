@@ -164,14 +164,11 @@ impl Stubs {
         sink: Option<&str>,
     ) -> anyhow::Result<GatewayPlan<'a>> {
         let modern = format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", self.modern.url);
+        let upstreams = upstreams(&self.legacy.url, stub)? + &modern;
         Ok(GatewayPlan {
-            server: String::new(),
-            under: Vec::new(),
-            binary,
             name,
             threads,
-            upstreams: upstreams(&self.legacy.url, stub)? + &modern,
-            tables: tables(sink),
+            ..GatewayPlan::new(binary, upstreams, tables(sink))
         })
     }
 

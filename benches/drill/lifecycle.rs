@@ -49,27 +49,19 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
     let stub = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
     let mark = format!("lifecycle-{}", std::process::id());
-    let gateway = Gateway::start(
-        &place,
-        &GatewayPlan {
-            server: String::new(),
-            under: Vec::new(),
-            binary: &args.gateway,
-            name: "gateway",
-            threads: 2,
-            upstreams: format!(
-                "[upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--name\", \"{mark}\"]\n\
-                 stop = {{ eof = \"500ms\", term = \"500ms\" }}\n",
-                stub.display()
-            ),
-            tables: format!(
-                "[stdio]\nidle = \"{IDLE}s\"\nmax_children = {MAX_CHILDREN}\n\
-                 max_children_per_principal = 4\nspawn_wait = \"20s\"\n\n\
-                 [sessions]\nidle = \"{IDLE}s\"\nmax_per_principal = 40\n\n\
-                 [limits]\nrate = \"100000/s\"\n"
-            ),
-        },
-    )?;
+    let upstreams = format!(
+        "[upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--name\", \"{mark}\"]\n\
+         stop = {{ eof = \"500ms\", term = \"500ms\" }}\n",
+        stub.display()
+    );
+    let tables = format!(
+        "[stdio]\nidle = \"{IDLE}s\"\nmax_children = {MAX_CHILDREN}\n\
+         max_children_per_principal = 4\nspawn_wait = \"20s\"\n\n\
+         [sessions]\nidle = \"{IDLE}s\"\nmax_per_principal = 40\n\n\
+         [limits]\nrate = \"100000/s\"\n"
+    );
+    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let gateway = Gateway::start(&place, &plan)?;
     let callers = (0..PRINCIPALS)
         .map(|n| gateway.caller(&place, "stdio", &format!("user-{n}")))
         .collect::<anyhow::Result<Vec<_>>>()?;

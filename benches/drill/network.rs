@@ -131,15 +131,8 @@ fn start(place: &Place, args: &NetworkArgs, sites: &[Site]) -> anyhow::Result<Ga
             )
         })
         .collect();
-    let plan = GatewayPlan {
-        server: String::new(),
-        under: Vec::new(),
-        binary: &args.gateway,
-        name: "gateway",
-        threads: 2,
-        upstreams: upstreams.concat(),
-        tables: "[limits]\nrate = \"100000/s\"\n".to_owned(),
-    };
+    let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
+    let plan = GatewayPlan::new(&args.gateway, upstreams.concat(), tables);
     Gateway::start(place, &plan)
 }
 

@@ -190,28 +190,22 @@ async fn release(world: &World<'_>, outcome: &mut Outcome, round: u64) -> anyhow
 fn plan<'a>(args: &'a ParkedArgs, stub: &Stub, mark: &str) -> anyhow::Result<GatewayPlan<'a>> {
     let binary = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
     let share = args.calls.div_ceil(PRINCIPALS) + 1;
-    Ok(GatewayPlan {
-        server: String::new(),
-        under: Vec::new(),
-        binary: &args.gateway,
-        name: "gateway",
-        threads: 2,
-        upstreams: format!(
-            "[upstreams.http]\nurl = \"{}\"\nask_timeout = \"{deadline}s\"\n\n\
-             [upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--name\", \"{mark}\"]\n\
-             ask_timeout = \"{deadline}s\"\n",
-            stub.url,
-            binary.display(),
-            deadline = args.deadline,
-        ),
-        tables: format!(
-            "[limits]\nrate = \"100000/s\"\nparked_per_principal = {share}\n\
-             parked_total = {}\ncalls_per_principal = {}\n\n\
-             [stdio]\nidle = \"{IDLE}s\"\n\n[sessions]\nidle = \"{IDLE}s\"\n",
-            args.calls + CHILDREN,
-            2 * share + BEYOND,
-        ),
-    })
+    let upstreams = format!(
+        "[upstreams.http]\nurl = \"{}\"\nask_timeout = \"{deadline}s\"\n\n\
+         [upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--name\", \"{mark}\"]\n\
+         ask_timeout = \"{deadline}s\"\n",
+        stub.url,
+        binary.display(),
+        deadline = args.deadline,
+    );
+    let tables = format!(
+        "[limits]\nrate = \"100000/s\"\nparked_per_principal = {share}\n\
+         parked_total = {}\ncalls_per_principal = {}\n\n\
+         [stdio]\nidle = \"{IDLE}s\"\n\n[sessions]\nidle = \"{IDLE}s\"\n",
+        args.calls + CHILDREN,
+        2 * share + BEYOND,
+    );
+    Ok(GatewayPlan::new(&args.gateway, upstreams, tables))
 }
 
 /// Every call came back with a state of its own and has its place.

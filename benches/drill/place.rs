@@ -268,6 +268,21 @@ pub(crate) struct GatewayPlan<'a> {
     pub(crate) under: Vec<String>,
 }
 
+impl<'a> GatewayPlan<'a> {
+    /// A gateway named `gateway` with two worker threads and no further lines of `[server]`, run by nothing else.
+    pub(crate) fn new(binary: &'a Path, upstreams: String, tables: String) -> Self {
+        Self {
+            binary,
+            name: "gateway",
+            threads: 2,
+            server: String::new(),
+            upstreams,
+            tables,
+            under: Vec::new(),
+        }
+    }
+}
+
 /// A running gateway.
 #[derive(Debug)]
 pub(crate) struct Gateway {

@@ -97,16 +97,14 @@ pub(crate) async fn run(args: ReplicasArgs) -> anyhow::Result<bool> {
     let stub = Stub::start(&place, &args.stub, &[])?;
     let redis = Redis::start(&place)?;
     let most = 2 * args.sessions;
+    let upstreams = upstreams(&stub.url, &args.stub)?;
+    let tables = format!(
+        "[limits]\nrate = \"1000000/s\"\n\n[sessions]\nidle = \"1h\"\nmax_total = {most}\nmax_per_principal = {most}\n"
+    );
     let plan = GatewayPlan {
-        under: Vec::new(),
-        binary: &args.gateway,
         name: PREFIX,
         threads: 1,
-        server: String::new(),
-        upstreams: upstreams(&stub.url, &args.stub)?,
-        tables: format!(
-            "[limits]\nrate = \"1000000/s\"\n\n[sessions]\nidle = \"1h\"\nmax_total = {most}\nmax_per_principal = {most}\n"
-        ),
+        ..GatewayPlan::new(&args.gateway, upstreams, tables)
     };
     let under = vec![Vec::new(); args.replicas];
     let cluster = Cluster::start(&place, &redis, &plan, &under, "").await?;

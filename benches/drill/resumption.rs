@@ -49,15 +49,9 @@ pub(crate) async fn run(args: ResumptionArgs) -> anyhow::Result<bool> {
         &[]
     };
     let stub = Stub::start(&place, &args.stub, options)?;
-    let plan = GatewayPlan {
-        server: String::new(),
-        under: Vec::new(),
-        binary: &args.gateway,
-        name: "gateway",
-        threads: 2,
-        upstreams: format!("[upstreams.http]\nurl = \"{}\"\n", stub.url),
-        tables: "[limits]\nrate = \"100000/s\"\n".to_owned(),
-    };
+    let upstreams = format!("[upstreams.http]\nurl = \"{}\"\n", stub.url);
+    let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
+    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
     let gateway = if args.direct {
         None
     } else {
