@@ -104,7 +104,7 @@ pub(crate) async fn start_to_first_answer(
         let bare = Bare::start(place, plan)?;
         let target = bare.targets.first().context("no upstream")?;
         let caller = Caller::anonymous(target.clone());
-        Client::connect(caller).await?.open().await?;
+        Client::in_session(caller).await?;
         millis.push(begin.elapsed().as_secs_f64() * 1000.0);
     }
     Ok(millis)

@@ -105,6 +105,13 @@ impl Client {
         Ok(client)
     }
 
+    /// Connects, and opens a session.
+    pub(crate) async fn in_session(caller: Caller) -> io::Result<Self> {
+        let mut client = Self::connect(caller).await?;
+        client.open().await?;
+        Ok(client)
+    }
+
     /// A second connection to the same session.
     pub(crate) async fn beside(&self) -> io::Result<Self> {
         let mut other = Self::connect(self.caller.clone()).await?;

@@ -128,7 +128,7 @@ struct Counted {
 /// Calls until the gateway takes no more; says when an accepted call was lost.
 async fn call_until_the_end(caller: Caller, number: usize, clock: Arc<Clock>) -> Counted {
     let mut counted = Counted::default();
-    let mut client = match connect(caller).await {
+    let mut client = match Client::in_session(caller).await {
         Ok(client) => client,
         Err(error) => {
             counted.lost = Some(format!("a session could not be opened: {error}"));
@@ -159,12 +159,6 @@ async fn call_until_the_end(caller: Caller, number: usize, clock: Arc<Clock>) ->
             }
         }
     }
-}
-
-async fn connect(caller: Caller) -> io::Result<Client> {
-    let mut client = Client::connect(caller).await?;
-    client.open().await?;
-    Ok(client)
 }
 
 async fn one_call(client: &mut Client, millis: u64) -> io::Result<()> {

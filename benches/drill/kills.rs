@@ -60,8 +60,7 @@ fn start(place: &Place, binary: &Path, stub: &Path, mark: &str) -> anyhow::Resul
 
 /// The caller gets an error with the child's last words at once; the next call works.
 async fn kill_child(outcome: &mut Outcome, place: &Place, gateway: &Gateway) -> anyhow::Result<()> {
-    let mut client = Client::connect(gateway.caller(place, "stdio", "victim")?).await?;
-    client.open().await?;
+    let mut client = Client::in_session(gateway.caller(place, "stdio", "victim")?).await?;
     let child: i32 = text(&mut client, "pid", "{}").await?.parse()?;
     text(&mut client, "flood_stderr", r#"{"bytes":100}"#).await?;
     let mut calling = client.beside().await?;
@@ -109,8 +108,7 @@ async fn kill_gateway(
     let mut grandchildren: Vec<u32> = Vec::new();
     for number in 0..4 {
         let caller = gateway.caller(place, "stdio", &format!("parent-{number}"))?;
-        let mut client = Client::connect(caller).await?;
-        client.open().await?;
+        let mut client = Client::in_session(caller).await?;
         grandchildren.push(text(&mut client, "spawn_grandchild", "{}").await?.parse()?);
         clients.push(client);
     }

@@ -215,8 +215,7 @@ pub(crate) fn plan_of(
 
 /// What `tools/list` says without anybody between.
 pub(crate) async fn reference_list(direct: &Target) -> anyhow::Result<String> {
-    let mut client = Client::connect(Caller::anonymous(direct.clone())).await?;
-    client.open().await?;
+    let mut client = Client::in_session(Caller::anonymous(direct.clone())).await?;
     client
         .result("tools/list", "{}")
         .await

@@ -141,8 +141,7 @@ pub(crate) fn look(outcome: &mut Outcome, mark: &str, gateway: &Gateway) -> anyh
 /// Opens sessions, makes a call in each, and goes away without a word.
 async fn abandon(callers: &[Caller], count: usize) -> Outcome {
     let session = |(number, caller): (usize, Caller)| async move {
-        let mut client = Client::connect(caller).await?;
-        client.open().await?;
+        let mut client = Client::in_session(caller).await?;
         let params =
             format!(r#"{{"name":"state_set","arguments":{{"key":"who","value":"{number}"}}}}"#);
         client.result("tools/call", &params).await?;

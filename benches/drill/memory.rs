@@ -89,8 +89,7 @@ pub(crate) async fn measure(
 /// Opens sessions with an open GET stream each; `calls` says whether each makes a call first.
 async fn open_many(callers: &[Caller], count: usize, calls: bool) -> anyhow::Result<Vec<Client>> {
     let open = |caller: Caller| async move {
-        let mut client = Client::connect(caller).await?;
-        client.open().await?;
+        let mut client = Client::in_session(caller).await?;
         if calls {
             let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
             client.result("tools/call", params).await?;

@@ -201,8 +201,7 @@ impl World<'_> {
             callers.push(Caller { kind, ..caller });
         }
         let open = |caller: Caller| async move {
-            let mut client = Client::connect(caller).await?;
-            client.open().await?;
+            let mut client = Client::in_session(caller).await?;
             if calls {
                 let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
                 client.result("tools/call", params).await?;

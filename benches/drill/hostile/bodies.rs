@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::attacks::Field;
 use super::connections::{held, upgrade};
-use crate::client::{Caller, Client, request_text};
+use crate::client::{Client, request_text};
 
 /// Size of the text in a message, bytes: the default of `limits.body` less 1 KiB for the rest of it.
 const LARGE: usize = (4 << 20) - 1024;
@@ -24,7 +24,7 @@ pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
         field.began("stall");
         let params = format!(r#"{{"name":"stall","arguments":{{"ms":{STALL}}}}}"#);
         let called = async {
-            let mut client = open(&field.victims.stdio).await?;
+            let mut client = Client::in_session(field.victims.stdio.clone()).await?;
             client.result("tools/call", &params).await
         };
         field.did("stall", word(called.await.map(|_| "ok"))).await?;
@@ -35,7 +35,7 @@ pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
 pub(super) async fn notify(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
         field.began("notify");
-        let Ok(mut client) = open(&field.victims.stdio).await else {
+        let Ok(mut client) = Client::in_session(field.victims.stdio.clone()).await else {
             field.did("notify_session", "refused").await?;
             continue;
         };
@@ -61,7 +61,7 @@ pub(super) async fn hold_calls(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
         field.began("call");
         let called = async {
-            let mut client = open(&field.victims.http).await?;
+            let mut client = Client::in_session(field.victims.http.clone()).await?;
             let id = client.take_id();
             let params = format!(
                 r#"{{"name":"sleep","arguments":{{"ms":{CALL}}}{}}}"#,
@@ -119,12 +119,6 @@ pub(super) async fn half_messages(field: &Field<'_>) -> anyhow::Result<()> {
         let how = held(&caller.target, &parts, HELD).await;
         field.did("half_message", how).await?;
     }
-}
-
-async fn open(caller: &Caller) -> io::Result<Client> {
-    let mut client = Client::connect(caller.clone()).await?;
-    client.open().await?;
-    Ok(client)
 }
 
 fn ballast() -> &'static str {

@@ -45,8 +45,7 @@ pub(super) async fn streams(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
         field.began("streams");
         let opened = async {
-            let mut client = Client::connect(field.victims.http.clone()).await?;
-            client.open().await?;
+            let client = Client::in_session(field.victims.http.clone()).await?;
             let mut streams = Vec::with_capacity(PER_SESSION);
             for _ in 0..PER_SESSION {
                 let mut stream = client.beside().await?;

@@ -109,8 +109,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) async fn open(caller: Caller, site: Arc<Site>, random: StdRng) -> io::Result<Self> {
         let connected = Instant::now();
-        let mut client = Client::connect(caller).await?;
-        client.open().await?;
+        let client = Client::in_session(caller).await?;
         Ok(Self {
             client,
             site,
