@@ -130,23 +130,15 @@ const fn http(
 
 const fn stdio(name: &'static str, sessions: usize) -> Row {
     Row {
-        name,
-        scenario: Scenario::Call,
-        sessions,
         over: Over::Stdio,
-        variant: Variant::Tuned,
-        budgets: &[Budget::Micros(50.0)],
+        ..http(name, Scenario::Call, sessions, &[Budget::Micros(50.0)])
     }
 }
 
 const fn modern(name: &'static str, sessions: usize, budgets: &'static [Budget]) -> Row {
     Row {
-        name,
-        scenario: Scenario::ModernCall,
-        sessions,
         over: Over::Modern,
-        variant: Variant::Tuned,
-        budgets,
+        ..http(name, Scenario::ModernCall, sessions, budgets)
     }
 }
 
