@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use crate::client::{Caller, Target};
-use crate::gauges::{gauge, observations};
+use crate::gauges::metric;
 use crate::lanes::{Between, PRINCIPALS, principal};
 use crate::place::{Gateway, GatewayPlan, Place, caller_of, free_addr};
 use crate::redis::Redis;
@@ -58,7 +58,7 @@ impl Cluster {
         let end = Instant::now() + MEETING;
         for replica in &self.replicas {
             // Below callgrind an answer may be late.
-            let known = || gauge(replica.admin, "drawbridge_cluster_replicas");
+            let known = || metric(replica.admin, "drawbridge_cluster_replicas");
             while !known().is_ok_and(|known| known + 0.5 > all) {
                 if Instant::now() > end {
                     bail!(
@@ -123,17 +123,16 @@ impl Cluster {
 
     /// How many requests the replicas have passed on to each other.
     pub(crate) fn forwards(&self) -> anyhow::Result<f64> {
-        self.observations("drawbridge_cluster_forward_duration_seconds")
+        self.sum("drawbridge_cluster_forward_duration_seconds_count")
     }
 
     /// How many requests they have answered, each counted at the owner of its session.
     pub(crate) fn requests(&self) -> anyhow::Result<f64> {
-        self.observations("mcp_server_operation_duration_seconds")
+        self.sum("mcp_server_operation_duration_seconds_count")
     }
 
-    fn observations(&self, name: &str) -> anyhow::Result<f64> {
+    fn sum(&self, name: &str) -> anyhow::Result<f64> {
         let replicas = self.replicas.iter();
-        let counts = replicas.map(|replica| observations(replica.admin, name));
-        counts.sum()
+        replicas.map(|replica| metric(replica.admin, name)).sum()
     }
 }

@@ -24,7 +24,7 @@ use self::caller::{Counted, Session};
 use self::disturbance::Disturbances;
 use self::proxy::{Network, Weather};
 use self::server::{Manner, Server};
-use crate::gauges::counter;
+use crate::gauges::metric;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place};
 
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: NetworkArgs) -> anyhow::Result<bool> {
     let mut outcome = Outcome::default();
     let totals = call_all(&place, &gateway, &args, &sites).await?;
     judge(&mut outcome, &totals, &sites, args.calls);
-    let repeats = counter(gateway.admin, "drawbridge_calls_repeated_total")?;
+    let repeats = metric(gateway.admin, "drawbridge_calls_repeated_total")?;
     outcome.fact("seed", args.seed);
     outcome.fact("repeats", repeats);
     let passed = outcome.report("network")?;

@@ -13,7 +13,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 
 use crate::client::{Caller, Client, result_slice};
-use crate::gauges::{count, gauge, now, stats};
+use crate::gauges::{count, metric, now, stats};
 use crate::lifecycle::look;
 use crate::modern::{self, CallResult};
 use crate::outcome::Outcome;
@@ -162,7 +162,7 @@ async fn park(world: &World<'_>, outcome: &mut Outcome) -> anyhow::Result<u64> {
 async fn release(world: &World<'_>, outcome: &mut Outcome, round: u64) -> anyhow::Result<()> {
     let admin = world.gateway.admin;
     let end = Instant::now() + Duration::from_secs(world.args.deadline) + GRACE;
-    let held = || anyhow::Ok(gauge(admin, PARKED)? + gauge(admin, RUNNING)?);
+    let held = || anyhow::Ok(metric(admin, PARKED)? + metric(admin, RUNNING)?);
     while held()? > 0.5 && Instant::now() < end {
         tokio::time::sleep(PAUSE).await;
     }
@@ -214,7 +214,7 @@ fn check_parked(outcome: &mut Outcome, gateway: &Gateway, came: &[Came]) -> anyh
     outcome.check(states.len() == came.len(), || {
         format!("{} of {} calls came back asked", states.len(), came.len())
     });
-    let parked = gauge(gateway.admin, PARKED)?;
+    let parked = metric(gateway.admin, PARKED)?;
     let missing = f64::from(u32::try_from(came.len())?) - parked;
     outcome.check(missing.abs() < 0.5, || format!("{parked} calls are parked"));
     Ok(())
