@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::client::{Caller, Client, Target};
-use crate::place::{Gateway, GatewayPlan, Place, configure, serve};
+use crate::client::{Caller, Client};
+use crate::place::{Gateway, GatewayPlan, Place, caller_of, configure, serve};
 use crate::watch::{anonymous_kib, resident_kib};
 
 /// Sessions opened at once.
@@ -142,14 +142,7 @@ pub(crate) async fn start_to_first_answer(
             ..plan.clone()
         };
         let (config, addr, _) = configure(place, &plan)?;
-        let url = format!("http://{addr}/mcp/http");
-        let token = place
-            .issuer
-            .token("start", &[url.clone(), format!("http://{addr}/mcp")])?;
-        let caller = Caller {
-            token: Some(token.into()),
-            ..Caller::anonymous(Target::parse(&url)?)
-        };
+        let caller = caller_of(place, &format!("http://{addr}"), "http", "start")?;
         let begin = Instant::now();
         let process = place.run(&format!("start-{round}"), &mut serve(&plan, &config))?;
         let answered = loop {
