@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::accounts;
 use crate::bare::{self, BarePlan};
-use crate::figures::{Figures, Handshakes, RowFigures, Runs};
+use crate::figures::{Figures, Handshakes, RowFigures, Runs, median_of};
 use crate::gauges::{count, stats};
 use crate::instructions::{self, Counting};
 use crate::lanes::{self, Lane, Stubs};
@@ -99,16 +99,10 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let stubs = Stubs::start(&place, &args.stub)?;
     let (legacy, modern) = stubs.targets()?;
     let behind = [&legacy, &modern];
-    let nginx = if args.no_nginx {
-        None
-    } else {
-        Some(Nginx::start(&place, &behind)?)
-    };
-    let redis = if args.no_redis || args.no_gateway {
-        None
-    } else {
-        Some(Redis::start(&place)?)
-    };
+    let nginx = (!args.no_nginx).then(|| Nginx::start(&place, &behind));
+    let nginx = nginx.transpose()?;
+    let with_redis = !args.no_redis && !args.no_gateway;
+    let redis = with_redis.then(|| Redis::start(&place)).transpose()?;
     let starter = Starter {
         args: &args,
         place: &place,
@@ -131,7 +125,7 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
         if !args.no_bare {
             let plan = BarePlan::new("bare-start", &args.bare, 2, &behind);
             let millis = bare::start_to_first_answer(&place, plan, starts(&args)).await?;
-            measured.bare_start_millis = median(millis);
+            measured.bare_start_millis = median_of(millis);
         }
     }
     if !args.no_instructions
@@ -166,11 +160,6 @@ fn starts(args: &BenchArgs) -> usize {
     args.rounds.max(5)
 }
 
-fn median(mut figures: Vec<f64>) -> Option<f64> {
-    figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied()
-}
-
 /// The memory and start-up figures, from fresh processes.
 async fn rest(
     place: &Place,
@@ -192,7 +181,7 @@ async fn rest(
         ..plan.clone()
     };
     let millis = memory::start_to_first_answer(place, &without_tables, starts).await?;
-    figures.start_millis = median(millis);
+    figures.start_millis = median_of(millis);
     figures.account_start_millis =
         Some(account_starts(place, &without_tables, legacy, starts).await?);
     Ok(())
@@ -215,7 +204,7 @@ async fn account_starts(
             ..plan.clone()
         };
         let millis = memory::start_to_first_answer(place, &plan, starts).await?;
-        *figure = median(millis).unwrap_or_default();
+        *figure = median_of(millis).unwrap_or_default();
     }
     let [none, many] = medians;
     Ok((none, many))

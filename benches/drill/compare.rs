@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::bench;
 use crate::client::Target;
-use crate::figures::ratios;
+use crate::figures::{median_of, ratios};
 use crate::lanes::{self, Between, Lane, Stubs};
 use crate::load::{self, Measured};
 use crate::place::{Gateway, Place};
@@ -130,7 +130,6 @@ fn report(args: &CompareArgs, row: &Row, runs: &[Vec<Measured>]) -> anyhow::Resu
 
 /// Median CPU time, in microseconds per reply.
 fn median_cpu(runs: &[Measured]) -> f64 {
-    let mut all: Vec<f64> = runs.iter().filter_map(Measured::own_cpu).collect();
-    all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or_default()
+    let all = runs.iter().filter_map(Measured::own_cpu).collect();
+    median_of(all).unwrap_or_default()
 }

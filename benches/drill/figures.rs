@@ -166,6 +166,11 @@ pub(crate) fn ratios(over: &[Measured], under: &[Measured]) -> Option<Ratios> {
     })
 }
 
+pub(crate) fn median_of(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
 fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
     Some(ratios(over, under)?.median)
 }

@@ -52,11 +52,8 @@ pub(crate) async fn run(args: ResumptionArgs) -> anyhow::Result<bool> {
     let upstreams = format!("[upstreams.http]\nurl = \"{}\"\n", stub.url);
     let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
     let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
-    let gateway = if args.direct {
-        None
-    } else {
-        Some(Gateway::start(&place, &plan)?)
-    };
+    let gateway = (!args.direct).then(|| Gateway::start(&place, &plan));
+    let gateway = gateway.transpose()?;
     let left = Arc::new(AtomicU64::new(args.disconnects));
     let mut workers = tokio::task::JoinSet::new();
     for number in 0..args.sessions {
