@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use super::{OPEN, read};
+use super::{OPEN, assert_refused_at, read, warnings};
 use crate::config::{EgressAllow, UpstreamAuth};
 
 /// An upstream with an account that has these additional keys.
@@ -47,13 +47,8 @@ fn a_mistake_is_refused(
     #[case] cause: &str,
     #[case] remedy: &str,
 ) {
-    let said = super::errors(&account(keys));
-    let place = format!(": upstreams.t.{key}");
-    let has_all = |message: &String| {
-        message.contains(&place) && message.contains(cause) && message.contains(remedy)
-    };
-    assert!(said.iter().any(has_all), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    let key = format!("upstreams.t.{key}");
+    assert_refused_at(&account(keys), &key, &[cause, remedy]);
 }
 
 #[test]
@@ -72,14 +67,10 @@ fn a_header_is_set_in_one_place() {
 #[test]
 fn credentials_without_an_issuer_are_warned_of() {
     let keys = WHOLE.replace("issuer = \"https://as.example\"\n", "");
-    let config = read(&account(&keys)).unwrap();
-    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        said.concat()
-            .contains("the upstream chooses who gets the credentials"),
-        "{said:?}"
-    );
-    assert!(read(&account(WHOLE)).unwrap().warnings.is_empty());
+    let said = warnings(&account(&keys));
+    let what = "the upstream chooses who gets the credentials";
+    assert!(said.contains(what), "{said}");
+    assert_eq!(warnings(&account(WHOLE)), "");
 }
 
 const EXCHANGE: &str = "kind = \"token_exchange\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"";
@@ -120,19 +111,16 @@ fn an_exchange_needs_callers_that_are_told_apart(
     #[case] key: &str,
     #[case] cause: &str,
 ) {
-    let said = super::errors(&text);
-    let place = format!(": {key}");
-    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
-    assert!(said.iter().any(has_all), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    assert_refused_at(&text, key, &[cause]);
 }
 
 #[test]
 fn an_exchange_has_defaults_for_all_but_the_client() {
-    let config = read(&exchange("", "audience = \"tracker\"")).unwrap();
+    let text = exchange("", "audience = \"tracker\"");
+    let config = read(&text).unwrap();
     assert!(config.auth.keeps_tokens);
-    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert!(!said.concat().contains("upstreams.t"), "{said:?}");
+    let said = warnings(&text);
+    assert!(!said.contains("upstreams.t"), "{said}");
     let Some(UpstreamAuth::Gateway(auth)) = &config.upstreams[0].auth else {
         panic!("an account of the gateway");
     };
@@ -154,16 +142,8 @@ fn client_of_several_issuers_is_warned_of() {
         "[upstreams.t]",
         "[[auth.issuers]]\nissuer = \"https://other.example\"\n[upstreams.t]",
     );
-    let said: Vec<String> = read(&two)
-        .unwrap()
-        .warnings
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert!(
-        said.concat().contains("go to that of each caller"),
-        "{said:?}"
-    );
+    let said = warnings(&two);
+    assert!(said.contains("go to that of each caller"), "{said}");
 }
 
 #[rstest]
@@ -218,23 +198,14 @@ fn mistake_beside_a_user_key_is_refused(
         "[upstreams.t.auth]",
         &format!("{before}\n[upstreams.t.auth]"),
     );
-    let said = super::errors(&text);
-    let place = format!(": upstreams.t.{key}");
-    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
-    assert!(said.iter().any(has_all), "{said:#?}");
+    assert_refused_at(&text, &format!("upstreams.t.{key}"), &[cause]);
 }
 
 // The page where keys are pasted has no login.
 #[test]
 fn user_key_of_a_machine_is_warned_of() {
-    let table = account(USER_KEY);
-    let config = read(&table).unwrap();
-    let warned = config.warnings.iter().map(ToString::to_string);
-    let warned: Vec<_> = warned.collect();
-    assert!(
-        warned.concat().contains("uses the same account"),
-        "{warned:#?}"
-    );
+    let said = warnings(&account(USER_KEY));
+    assert!(said.contains("uses the same account"), "{said}");
 }
 
 const USER: &str = "kind = \"user\"";
@@ -284,11 +255,7 @@ fn mistake_beside_an_account_of_users_is_refused(
         "[upstreams.t.auth]",
         &format!("{before}\n[upstreams.t.auth]"),
     );
-    let said = super::errors(&text);
-    let place = format!(": upstreams.t.{key}");
-    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
-    assert!(said.iter().any(has_all), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    assert_refused_at(&text, &format!("upstreams.t.{key}"), &[cause]);
 }
 
 #[test]
@@ -319,9 +286,7 @@ fn name_of_a_page_is_no_name_of_an_upstream() {
 )]
 #[case::public_at_an_issuer("client_id = \"g\"\nissuer = \"https://as.example\"", false)]
 fn client_without_an_issuer_is_warned_of(#[case] keys: &str, #[case] is_warned_of: bool) {
-    let config = read(&account(&format!("{USER}\n{keys}"))).unwrap();
-    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    let said = said.concat();
+    let said = warnings(&account(&format!("{USER}\n{keys}")));
     assert_eq!(
         said.contains("upstreams.t.auth.issuer: is not said"),
         is_warned_of,

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use super::{OPEN, errors, read};
+use super::{OPEN, assert_refused_at, read, warnings};
 use crate::config::{TokenPlace, UpstreamAuth};
 
 const SERVER: &str = "issuer = \"https://as.example\"\nresource = \"https://api.example\"";
@@ -86,13 +86,8 @@ fn mistake_beside_the_account_of_a_child_is_refused(
     #[case] cause: &str,
     #[case] remedy: &str,
 ) {
-    let said = errors(&text);
-    let place = format!(": upstreams.t.{key}");
-    let has_all = |message: &String| {
-        message.contains(&place) && message.contains(cause) && message.contains(remedy)
-    };
-    assert!(said.iter().any(has_all), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    let key = format!("upstreams.t.{key}");
+    assert_refused_at(&text, &key, &[cause, remedy]);
 }
 
 #[rstest]
@@ -106,12 +101,10 @@ fn token_that_ends_in_a_child_is_warned_of(
 ) {
     let server = if kind == "user_key" { "" } else { SERVER };
     let text = child("", &format!("kind = {kind:?}\n{server}\n{keys}"));
-    let config = read(&text).unwrap();
-    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    let said = said.concat();
+    let said = warnings(&text);
     assert_eq!(said.contains("a token that ends"), ends, "{said}");
     assert_eq!(said.contains("kind = \"user_key\""), ends, "{said}");
-    assert!(config.has_child_accounts());
+    assert!(read(&text).unwrap().has_child_accounts());
 }
 
 #[test]
@@ -125,9 +118,6 @@ fn token_of_a_child_goes_into_the_variable_named() {
 #[test]
 fn child_with_the_key_of_a_caller_is_not_started_for_nobody() {
     let text = child("", "kind = \"user_key\"");
-    let said = errors(&format!("{text}[mcp]\nwarm = [\"t\"]\n"));
-    let has_all = |message: &String| {
-        message.contains(": mcp.warm[0]: ") && message.contains("there is none at the start")
-    };
-    assert!(said.iter().any(has_all), "{said:#?}");
+    let text = format!("{text}[mcp]\nwarm = [\"t\"]\n");
+    assert_refused_at(&text, "mcp.warm[0]: ", &["there is none at the start"]);
 }

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use super::read;
+use super::{assert_refused_at, read, warnings};
 use crate::config::LoginToken;
 
 /// A configuration with two issuers and these lines.
@@ -62,22 +62,15 @@ fn several_logins_are_a_list() {
 #[case::unknown_key(&format!("{{ {ONE}, scope = \"openid\" }}"), "login.scope", "unknown key")]
 #[case::text("\"https://one.example\"", "login", "expected a table, found text")]
 fn a_mistake_is_refused(#[case] login: &str, #[case] key: &str, #[case] cause: &str) {
-    let said = super::errors(&with(&format!("[connect]\nlogin = {login}")));
-    let place = format!(": connect.{key}: ");
-    let fits = |message: &String| message.contains(&place) && message.contains(cause);
-    assert!(said.iter().any(fits), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    let text = with(&format!("[connect]\nlogin = {login}"));
+    assert_refused_at(&text, &format!("connect.{key}: "), &[cause]);
 }
 
 #[test]
 fn login_without_callers_is_warned_of() {
     let open = format!("{}[connect]\nlogin = {{ {ONE} }}\n", super::OPEN);
-    let config = read(&open).unwrap();
-    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        said.concat().contains("connect.login: is not used"),
-        "{said:?}"
-    );
+    let said = warnings(&open);
+    assert!(said.contains("connect.login: is not used"), "{said}");
 }
 
 const KEY: &str =
@@ -181,9 +174,5 @@ fn asserted_callers_are_known_and_told_apart(
     #[case] key: &str,
     #[case] cause: &str,
 ) {
-    let said = super::errors(&text);
-    let place = format!(": {key}: ");
-    let fits = |message: &String| message.contains(&place) && message.contains(cause);
-    assert!(said.iter().any(fits), "{said:#?}");
-    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+    assert_refused_at(&text, &format!("{key}: "), &[cause]);
 }

@@ -34,6 +34,23 @@ fn assert_refused(text: &str, place: &str, cause: &str, remedy: &str) {
     assert_said(&errors(text), place, cause, remedy);
 }
 
+/// Asserts that `text` is refused with a message about `key` that has all of `parts`, and that no message shows a secret.
+fn assert_refused_at(text: &str, key: &str, parts: &[&str]) {
+    let said = errors(text);
+    let place = format!(": {key}");
+    let has_all = |message: &String| {
+        message.contains(&place) && parts.iter().all(|part| message.contains(*part))
+    };
+    assert!(said.iter().any(has_all), "{said:#?}");
+    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+}
+
+/// The warnings about `text`, one after the other.
+fn warnings(text: &str) -> String {
+    let warnings = read(text).unwrap().warnings;
+    warnings.iter().map(ToString::to_string).collect()
+}
+
 #[test]
 fn an_upstream_with_mistakes_is_not_called_missing_as_well() {
     let said = errors(&format!(
