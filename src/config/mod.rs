@@ -149,12 +149,12 @@ pub fn load_admin(path: &Path) -> Result<AdminConfig, ConfigErrors> {
         report.error_at(offset, "", error.message().to_owned(), None);
     }
     if !syntax.is_empty() {
-        return Err(refusal(report));
+        return Err(report.into_problems());
     }
     let admin = ConfigSection::read_root(&report, Some(root.get_ref()), |root| {
         root.table("admin", ADMIN, server::admin)
     });
-    let mut refused = refusal(report);
+    let mut refused = report.into_problems();
     refused
         .errors
         .retain(|error| error.key == "admin" || error.key.starts_with("admin."));
@@ -182,7 +182,7 @@ fn read_file(path: &Path) -> Result<String, ConfigErrors> {
             _ => None,
         };
         report.error("", format!("cannot be read: {error}"), hint);
-        refusal(report)
+        report.into_problems()
     })
 }
 
@@ -220,7 +220,7 @@ fn parse_with(
             };
             report.error_at(offset, "", error.message().to_owned(), hint);
         }
-        return Err(refusal(report));
+        return Err(report.into_problems());
     }
     let mut config = ConfigSection::read_root(&report, Some(root), read_all);
     check::check(&mut config, &report);
@@ -231,18 +231,13 @@ fn parse_with(
             report.warning(&doubt.key, doubt.what, hint);
         }
     }
-    let (errors, warnings) = report.into_problems();
-    if errors.is_empty() {
-        config.warnings = warnings;
+    let problems = report.into_problems();
+    if problems.errors.is_empty() {
+        config.warnings = problems.warnings;
         Ok(config)
     } else {
-        Err(ConfigErrors { errors, warnings })
+        Err(problems)
     }
-}
-
-fn refusal(report: ReadReport<'_>) -> ConfigErrors {
-    let (errors, warnings) = report.into_problems();
-    ConfigErrors { errors, warnings }
 }
 
 /// Reads the whole file, in the order of the reference.

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::declarations::ConfigReference;
-use super::problem::ConfigProblem;
+use super::problem::{ConfigErrors, ConfigProblem};
 use super::source::ConfigSource;
 
 /// Errors and warnings of one reading; shared by all its sections.
@@ -87,14 +87,17 @@ impl<'r> ReadReport<'r> {
         !self.errors.borrow().is_empty()
     }
 
-    /// Errors and warnings, each in file order.
-    pub(super) fn into_problems(self) -> (Vec<ConfigProblem>, Vec<ConfigProblem>) {
+    /// Errors and warnings, each in file order; there may be no errors.
+    pub(super) fn into_problems(self) -> ConfigErrors {
         let sorted = |problems: RefCell<Vec<ConfigProblem>>| {
             let mut problems = problems.into_inner();
             problems.sort_by_key(|problem| (problem.line, problem.column));
             problems
         };
-        (sorted(self.errors), sorted(self.warnings))
+        ConfigErrors {
+            errors: sorted(self.errors),
+            warnings: sorted(self.warnings),
+        }
     }
 
     fn problem(&self, key: &str, offset: usize, what: String, hint: Option<&str>) -> ConfigProblem {
