@@ -180,7 +180,7 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
             "Scopes to ask for; no others then. Empty: those that the upstream's challenge names, else its \
              metadata; a call that needs more has them added.",
         )
-        .list(&[], units::scope);
+        .list(units::scope);
     let resource = s
         .key(
             "resource",
@@ -345,7 +345,7 @@ pub(super) fn egress(s: &mut ConfigSection<'_>) -> EgressConfig {
                  besides public https ones and the origins that stand in this file: addresses, blocks, host names. \
                  Plain http to loopback ones alone. For example [\"10.0.0.0/8\", \"keycloak.internal\"].",
             )
-            .list(&[], allowed),
+            .list(allowed),
     }
 }
 

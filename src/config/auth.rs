@@ -53,7 +53,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
                 "Scopes that a token needs on every endpoint that names none of its own; \
                  published in the metadata. For example [\"mcp:tools\"].",
             )
-            .list(&[], units::scope),
+            .list(units::scope),
         login_scopes: s
             .key(
                 "login_scopes",
@@ -62,7 +62,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
                  scopes it registered with (Keycloak), or for clients that cannot step up. A token still needs \
                  only the required ones.",
             )
-            .list(&[], units::scope),
+            .list(units::scope),
         issuers: s.tables(
             "issuers",
             "An authorization server whose tokens are accepted.",
@@ -127,7 +127,7 @@ fn issuer(s: &mut ConfigSection<'_>) -> IssuerConfig {
                 "Audiences accepted on every endpoint besides its resource identifier. Gives up \
                  the separation of endpoints: a token for one is then good for all.",
             )
-            .list(&[], |text| Ok(text.to_owned())),
+            .texts(),
         subject_claim: s
             .key(
                 "subject_claim",
@@ -216,7 +216,7 @@ fn tool_scope(s: &mut ConfigSection<'_>) -> ToolScope {
             .required_list("admin_*", |text| Ok(text.to_owned())),
         upstreams: s
             .key("upstreams", "Only on these upstreams; empty means on all.")
-            .list(&[], |text| Ok(text.to_owned())),
+            .texts(),
         scopes: s
             .key("scopes", "All of these are needed.")
             .required_list("mcp:admin", units::scope),

@@ -64,7 +64,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
             "args",
             "Its arguments. For example [\"-y\", \"@scope/server\", \"/data\"].",
         )
-        .list(&[], |text| Ok(text.to_owned()));
+        .texts();
     let cwd = s
         .key(
             "cwd",
@@ -79,7 +79,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
             "inherit",
             "Names of our own variables it gets too, besides PATH, LANG, TZ and such.",
         )
-        .list(&[], |text| Ok(text.to_owned()));
+        .texts();
     for name in env.keys().filter(|name| !is_variable(name)) {
         s.error(&join("env", name), NO_VARIABLE, None);
     }

@@ -18,18 +18,15 @@ use crate::secret::Secret;
 const INLINE: usize = usize::MAX;
 
 impl<'r> DeclaredKey<'r> {
-    /// A list of text; every item goes through `parse`.
-    pub(super) fn list<T>(
-        self,
-        default: &[&str],
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Vec<T> {
-        let literal: Vec<_> = default.iter().map(|item| quote(item)).collect();
-        self.document(
-            "list of text",
-            ShownKey::Default(format!("[{}]", literal.join(", "))),
-        );
+    /// A list of text, empty by default; every item goes through `parse`.
+    pub(super) fn list<T>(self, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        self.document("list of text", ShownKey::Default("[]".to_owned()));
         self.items(parse)
+    }
+
+    /// The same of any text.
+    pub(super) fn texts(self) -> Vec<String> {
+        self.list(|text| Ok(text.to_owned()))
     }
 
     /// An optional list of text.

@@ -101,7 +101,7 @@ fn waits(s: &mut ConfigSection<'_>) -> ListWaits {
             "Upstreams that are started and listed when the gateway starts, so that the first client \
              need not wait for them.",
         )
-        .list(&[], |text| Ok(text.to_owned()));
+        .texts();
     ListWaits {
         connect,
         first,
@@ -130,7 +130,7 @@ pub(super) fn named(s: &mut ConfigSection<'_>) -> NamedEndpoint {
                 "Tools shown, as upstream:pattern with * for any run; empty means all. For \
                  example [\"files:read_*\"].",
             )
-            .list(&[], |text| Ok(text.to_owned())),
+            .texts(),
         required_scopes: scopes(s),
         login_scopes: login_scopes(s),
         audiences: audiences(s),
@@ -139,7 +139,7 @@ pub(super) fn named(s: &mut ConfigSection<'_>) -> NamedEndpoint {
                 "issuers",
                 "Issuers accepted here; empty means all of [[auth.issuers]].",
             )
-            .list(&[], |text| Ok(text.to_owned())),
+            .texts(),
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) fn scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
         "required_scopes",
         "Scopes needed here; empty means auth.required_scopes.",
     )
-    .list(&[], units::scope)
+    .list(units::scope)
 }
 
 /// `login_scopes` of one endpoint.
@@ -158,7 +158,7 @@ pub(super) fn login_scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
         "login_scopes",
         "Scopes that clients ask for at login here, besides required ones; empty means auth.login_scopes.",
     )
-    .list(&[], units::scope)
+    .list(units::scope)
 }
 
 /// `audiences` of one endpoint.
@@ -167,5 +167,5 @@ pub(super) fn audiences(s: &mut ConfigSection<'_>) -> Vec<String> {
         "audiences",
         "Audiences accepted here besides the resource identifier.",
     )
-    .list(&[], |text| Ok(text.to_owned()))
+    .texts()
 }

@@ -37,13 +37,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
                 "allowed_origins",
                 "Web origins that may call, besides that of public_url.",
             )
-            .list(&[], units::origin),
+            .list(units::origin),
         allowed_hosts: s
             .key(
                 "allowed_hosts",
                 "Host headers we answer to, besides that of public_url.",
             )
-            .list(&[], units::host),
+            .list(units::host),
         threads: s
             .key(
                 "threads",
@@ -56,7 +56,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
                 "trusted_proxies",
                 "Address blocks whose X-Forwarded-* headers are believed.",
             )
-            .list(&[], units::cidr),
+            .list(units::cidr),
         tls,
         header_timeout: s
             .key("header_timeout", "How long a request head may take.")
@@ -226,7 +226,7 @@ pub(super) fn admin(s: &mut ConfigSection<'_>) -> AdminConfig {
             "Host headers answered to there, besides addresses and loopback names: the names by which probes \
              and scrapers ask.",
         )
-        .list(&[], units::host);
+        .list(units::host);
     AdminConfig {
         listen,
         allowed_hosts,

@@ -178,7 +178,7 @@ fn retry_safe(s: &mut ConfigSection<'_>) -> Vec<String> {
          lost: calling them twice must be as good as once. With [cluster] also where the replica that ran \
          the call is lost, if another one had passed it on or its event stream had begun.",
     )
-    .list(&[], |text| Ok(text.to_owned()))
+    .texts()
 }
 
 fn list_changed(s: &mut ConfigSection<'_>) -> bool {
