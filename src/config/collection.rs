@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::declarations::ShownKey;
 use super::entry::{DeclaredKey, number, quote, read_secret, read_text};
@@ -136,30 +136,13 @@ impl<'r> DeclaredKey<'r> {
     pub(super) fn inline_or_list<T>(
         self,
         shown: ShownKey,
-        mut body: impl FnMut(&mut ConfigSection<'r>) -> T,
+        body: impl FnMut(&mut ConfigSection<'r>) -> T,
     ) -> Vec<T> {
         self.document("table or list of tables, no default", shown);
-        let Some(value) = self.value else {
-            return Vec::new();
-        };
-        let tables: Vec<_> = match value.get_ref() {
-            DeValue::Array(items) => {
-                let at = |(index, item)| (format!("{}[{index}]", self.path), item);
-                items.iter().enumerate().map(at).collect()
-            }
-            _ => vec![(self.path.clone(), value)],
-        };
-        let mut out = Vec::new();
-        for (path, value) in tables {
-            if let Some(table) = value.get_ref().as_table() {
-                let read = ConfigSection::read(self.report, path, Some(table), INLINE, &mut body);
-                out.push(read);
-            } else {
-                let what = format!("expected a table, found {}", found(value));
-                self.report.error(&path, what, None);
-            }
+        match self.value.map(Spanned::get_ref) {
+            Some(DeValue::Array(items)) => self.tables(items, body),
+            _ => self.table(body).into_iter().collect(),
         }
-        out
     }
 
     /// A table written in one line; a missing one is read as empty.
@@ -176,7 +159,7 @@ impl<'r> DeclaredKey<'r> {
     /// Tables written in one line each.
     pub(super) fn inline_list<T>(
         self,
-        mut body: impl FnMut(&mut ConfigSection<'r>) -> Option<T>,
+        body: impl FnMut(&mut ConfigSection<'r>) -> Option<T>,
     ) -> Vec<T> {
         self.document("list of tables", ShownKey::Default("[]".to_owned()));
         let Some(value) = self.value else {
@@ -189,24 +172,23 @@ impl<'r> DeclaredKey<'r> {
             );
             return Vec::new();
         };
+        self.tables(items, body).into_iter().flatten().collect()
+    }
+
+    fn tables<T>(
+        &self,
+        items: &'r DeArray<'r>,
+        mut body: impl FnMut(&mut ConfigSection<'r>) -> T,
+    ) -> Vec<T> {
         let mut out = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let path = format!("{}[{index}]", self.path);
-            match item.get_ref().as_table() {
-                Some(table) => {
-                    out.extend(ConfigSection::read(
-                        self.report,
-                        path,
-                        Some(table),
-                        INLINE,
-                        &mut body,
-                    ));
-                }
-                None => self.report.error(
-                    &path,
-                    format!("expected a table, found {}", found(item)),
-                    None,
-                ),
+            if let Some(table) = item.get_ref().as_table() {
+                let read = ConfigSection::read(self.report, path, Some(table), INLINE, &mut body);
+                out.push(read);
+            } else {
+                let what = format!("expected a table, found {}", found(item));
+                self.report.error(&path, what, None);
             }
         }
         out
