@@ -110,20 +110,19 @@ impl DeclaredKey<'_> {
 
     /// An optional URL; empty text counts as missing.
     pub(super) fn url(self, example: &str) -> Option<Url> {
-        self.document("URL, no default", self.example(example));
-        let present = |text: &str| match text {
-            "" => Ok(None),
-            text => units::web_url(text).map(Some),
-        };
-        self.parsed("a URL", present).flatten()
+        self.url_of(example, units::web_url)
     }
 
     /// An optional URL of an upstream, http or WebSocket; empty text counts as missing.
     pub(super) fn endpoint_url(self, example: &str) -> Option<Url> {
+        self.url_of(example, units::endpoint_url)
+    }
+
+    fn url_of(self, example: &str, parse: fn(&str) -> Result<Url, String>) -> Option<Url> {
         self.document("URL, no default", self.example(example));
         let present = |text: &str| match text {
             "" => Ok(None),
-            text => units::endpoint_url(text).map(Some),
+            text => parse(text).map(Some),
         };
         self.parsed("a URL", present).flatten()
     }
@@ -139,13 +138,7 @@ impl DeclaredKey<'_> {
 
     /// One of the given words.
     pub(super) fn choice<T: Copy>(self, default: &str, words: &[(&'static str, T)]) -> Option<T> {
-        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        let kind = known.join(" | ");
-        self.coded(default, &kind, |text| {
-            let fit = words.iter().find(|(word, _)| *word == text);
-            fit.map(|(_, value)| *value)
-                .ok_or_else(|| unknown_word(&known, text))
-        })
+        self.coded(default, &known(words).join(" | "), |text| pick(words, text))
     }
 
     /// One of the given words, without a default: the caller reports a missing value.
@@ -154,17 +147,12 @@ impl DeclaredKey<'_> {
         example: &str,
         words: &[(&'static str, T)],
     ) -> Option<T> {
-        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        let kind = known.join(" | ");
+        let kind = known(words).join(" | ");
         self.document(
             &format!("{kind}, required"),
             ShownKey::Example(quote(example)),
         );
-        self.parsed(&kind, |text| {
-            let fit = words.iter().find(|(word, _)| *word == text);
-            fit.map(|(_, value)| *value)
-                .ok_or_else(|| unknown_word(&known, text))
-        })
+        self.parsed(&kind, |text| pick(words, text))
     }
 
     /// A whole number from 1 to [`MOST`].
@@ -302,6 +290,17 @@ impl DeclaredKey<'_> {
     pub(super) fn error(&self, what: impl Into<String>, hint: Option<&str>) {
         self.report.error(&self.path, what, hint);
     }
+}
+
+fn known<T>(words: &[(&'static str, T)]) -> Vec<&'static str> {
+    words.iter().map(|(word, _)| *word).collect()
+}
+
+/// What the word `text` stands for.
+fn pick<T: Copy>(words: &[(&'static str, T)], text: &str) -> Result<T, String> {
+    let fit = words.iter().find(|(word, _)| *word == text);
+    fit.map(|(_, value)| *value)
+        .ok_or_else(|| unknown_word(&known(words), text))
 }
 
 /// Hint for an undefined variable, or for a literal `$`.
