@@ -1,12 +1,11 @@
 //! `[cluster]`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cluster_types::{ClusterConfig, RedisConfig, RedisTopology, ReplicaTls, ReplicaTrust};
 use super::database_types::DatabaseUrl;
 use super::declarations::ShownKey;
-use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
 use super::redis_url;
@@ -139,12 +138,12 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
         );
     }
     if let Some(path) = &ca {
-        usable(t, "ca", path, files::anchors);
+        files::usable(t, "ca", path, files::anchors);
     }
     config.ca = ca;
     config.identity = match (cert, key) {
         (Some(cert), Some(key)) => {
-            fit(t, &cert, &key);
+            files::check_pair(t, &cert, &key);
             Some((cert, key))
         }
         (None, None) => None,
@@ -154,29 +153,6 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
         }
     };
     Some(config)
-}
-
-/// Reports a file that `read` rejects.
-fn usable<T>(
-    t: &ConfigSection<'_>,
-    name: &str,
-    path: &Path,
-    read: impl FnOnce(&Path) -> Result<T, String>,
-) -> Option<T> {
-    let content = read(path);
-    content
-        .map_err(|what| t.error(name, format!("{}: {what}", path.display()), Some(BESIDE)))
-        .ok()
-}
-
-fn fit(t: &ConfigSection<'_>, cert: &Path, key: &Path) {
-    let chain = usable(t, "cert", cert, files::certificates);
-    let secret = usable(t, "key", key, files::private_key);
-    if let (Some(chain), Some(secret)) = (chain, secret)
-        && let Err(what) = files::fit(chain, secret)
-    {
-        t.error("", what, None);
-    }
 }
 
 fn advertise(s: &mut ConfigSection<'_>) -> Option<String> {
@@ -235,20 +211,11 @@ fn trust(s: &mut ConfigSection<'_>) -> Option<ReplicaTrust> {
 }
 
 fn tls(t: &mut ConfigSection<'_>) -> ReplicaTls {
-    let mut file = |name| {
-        let path = t.key(name, "PEM file.").path("");
-        path.unwrap_or_else(|| {
-            t.error(name, "is required: a PEM file", None);
-            PathBuf::new()
-        })
-    };
-    let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| files::required_pem(t, name));
+    files::usable(t, "ca", &ca, files::anchors);
     let is_named = |path: &PathBuf| !path.as_os_str().is_empty();
-    if is_named(&ca) {
-        usable(t, "ca", &ca, files::anchors);
-    }
     if is_named(&cert) && is_named(&key) {
-        fit(t, &cert, &key);
+        files::check_pair(t, &cert, &key);
     }
     ReplicaTls { ca, cert, key }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
@@ -15,13 +15,51 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::entry::BESIDE;
+use super::reader::ConfigSection;
 use crate::secret::Secret;
+
+/// Reads the key `name`, the path of a PEM file; empty where it is missing, which is reported.
+pub(super) fn required_pem(t: &mut ConfigSection<'_>, name: &'static str) -> PathBuf {
+    let path = t.key(name, "PEM file.").path("");
+    path.unwrap_or_else(|| {
+        t.error(name, "is required: a PEM file", None);
+        PathBuf::new()
+    })
+}
+
+/// Reports a file that `read` rejects; `None` then, and without a path.
+pub(super) fn usable<T>(
+    t: &ConfigSection<'_>,
+    name: &str,
+    path: &Path,
+    read: impl FnOnce(&Path) -> Result<T, String>,
+) -> Option<T> {
+    if path.as_os_str().is_empty() {
+        return None;
+    }
+    let content = read(path);
+    content
+        .map_err(|what| t.error(name, format!("{}: {what}", path.display()), Some(BESIDE)))
+        .ok()
+}
+
+/// Reports a certificate and a key that cannot be used, or do not belong together.
+pub(super) fn check_pair(t: &ConfigSection<'_>, cert: &Path, key: &Path) {
+    let chain = usable(t, "cert", cert, certificates);
+    let secret = usable(t, "key", key, private_key);
+    if let (Some(chain), Some(secret)) = (chain, secret)
+        && let Err(what) = fit(chain, secret)
+    {
+        t.error("", what, None);
+    }
+}
 
 /// Reads the certificates of a PEM file; at least one.
 ///
 /// # Errors
 /// Why the file cannot be used.
-pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |error| not_pem(error, "a certificate");
     let all = CertificateDer::pem_file_iter(path).map_err(wrong)?;
     let all: Vec<_> = all.collect::<Result<_, _>>().map_err(wrong)?;
@@ -35,7 +73,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 ///
 /// # Errors
 /// Why the file cannot be used.
-pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| not_pem(error, "a private key"))
 }
 
@@ -43,10 +81,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String>
 ///
 /// # Errors
 /// Why it cannot.
-pub(super) fn fit(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<(), String> {
+fn fit(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<(), String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

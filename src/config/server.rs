@@ -1,13 +1,11 @@
 //! `[server]` and `[admin]`.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use url::Url;
 
 use super::declarations::ShownKey;
-use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
 use super::types::{AdminConfig, EventPaths, HealthConfig, HttpServerConfig, TlsConfig};
@@ -279,35 +277,13 @@ fn tls(s: &mut ConfigSection<'_>) -> Option<TlsConfig> {
          pair is used for the next handshake; one that cannot be used leaves the last good one, and makes a \
          WARN line.";
     s.key("tls", about).inline(shown, |t| {
-        let (cert, chain) = pem_file(t, "cert", files::certificates);
-        let (key, secret) = pem_file(t, "key", files::private_key);
-        if let (Some(chain), Some(secret)) = (chain, secret)
-            && let Err(what) = files::fit(chain, secret)
-        {
-            t.error("", what, None);
-        }
+        let [cert, key] = ["cert", "key"].map(|name| files::required_pem(t, name));
+        files::check_pair(t, &cert, &key);
         let reload = t
             .key("reload", "How often the files are looked at for a change.")
             .duration("10s");
         TlsConfig { cert, key, reload }
     })
-}
-
-/// Path of a required PEM file, and its content parsed by `read`.
-fn pem_file<T>(
-    t: &mut ConfigSection<'_>,
-    name: &'static str,
-    read: impl FnOnce(&Path) -> Result<T, String>,
-) -> (PathBuf, Option<T>) {
-    let Some(path) = t.key(name, "PEM file").path("") else {
-        t.error(name, "is required: a PEM file", None);
-        return (PathBuf::new(), None);
-    };
-    let content = read(&path);
-    if let Err(what) = &content {
-        t.error(name, format!("{}: {what}", path.display()), Some(BESIDE));
-    }
-    (path, content.ok())
 }
 
 /// Reads `[server.sse]`: the paths, if enabled.
