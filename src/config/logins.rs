@@ -2,8 +2,8 @@
 
 use super::accounts;
 use super::auth_types::AuthMode;
+use super::database_types::{LoginConfig, LoginToken};
 use super::declarations::ShownKey;
-use super::login_types::{LoginConfig, LoginToken};
 use super::reader::ConfigSection;
 use super::report::{ReadReport, join};
 use super::types::Config;
