@@ -1,6 +1,6 @@
 //! `check --online`: the parts of a gateway without its ports, and one look at every issuer, upstream and store through them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,20 +211,20 @@ impl ProbeContext {
             doubts,
         } = found;
         let upstreams = self.parts.upstreams.status(SystemClock.now(), None);
-        let upstreams = upstreams.into_iter().map(|status| {
-            let listed = listed.remove(&*status.name);
-            match listed {
-                Some(Ok(lengths)) => AskedUpstream {
-                    is_unopened: self.has_children_of_callers(&status.name),
-                    status,
-                    lists: lengths.into_iter().map(entry).collect(),
-                },
-                Some(Err(fault)) => self.failed(status, &fault),
-                None => AskedUpstream {
-                    status,
-                    lists: BTreeMap::new(),
-                    is_unopened: false,
-                },
+        let upstreams = upstreams.into_iter().map(|mut status| {
+            let (mut lengths, mut is_unopened) = (Vec::new(), false);
+            match listed.remove(&*status.name) {
+                Some(Ok(listed)) => {
+                    lengths = listed;
+                    is_unopened = self.has_children_of_callers(&status.name);
+                }
+                Some(Err(fault)) => self.note_failure(&mut status, &fault),
+                None => {}
+            }
+            AskedUpstream {
+                status,
+                lists: lengths.into_iter().map(entry).collect(),
+                is_unopened,
             }
         });
         AskedOnce {
@@ -236,8 +236,8 @@ impl ProbeContext {
         }
     }
 
-    /// The entry of an upstream that failed: a second attempt, after which its health would say `down`, is not made.
-    fn failed(&self, mut status: UpstreamStatus, fault: &Fault) -> AskedUpstream {
+    /// Notes a failure: a second attempt, after which the health of the upstream would say `down`, is not made.
+    fn note_failure(&self, status: &mut UpstreamStatus, fault: &Fault) {
         status.state = match status.state {
             UpstreamState::Up => UpstreamState::Degraded,
             UpstreamState::Connecting | UpstreamState::Degraded | UpstreamState::Down => {
@@ -247,11 +247,6 @@ impl ProbeContext {
         if status.cause.is_none() {
             let cause = self.parts.upstreams.cause_of(&status.name, fault);
             status.cause = cause.map(Into::into);
-        }
-        AskedUpstream {
-            status,
-            lists: BTreeMap::new(),
-            is_unopened: false,
         }
     }
 }
