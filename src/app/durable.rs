@@ -1,7 +1,7 @@
 //! Durable data: where the database and the key of the vault are, and opening both.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,13 +146,10 @@ pub(super) async fn ask_server(config: &Config) -> Option<Result<(), DatabaseErr
         return None;
     };
     let opened = Database::open(&DatabasePlace::Postgres(url.clone())).await;
-    Some(match opened {
-        Ok(database) => {
-            database.close().await;
-            Ok(())
-        }
-        Err(error) => Err(error),
-    })
+    if let Ok(database) = &opened {
+        database.close().await;
+    }
+    Some(opened.map(drop))
 }
 
 async fn open(
@@ -172,7 +169,7 @@ async fn open(
         );
     }
     let keys = if config.keys.vault.is_empty() {
-        let path = own_key(host)?;
+        let path = state_path(host, KEY)?;
         if lost == LostKey::Refused && !path.exists() && has_grants(&database).await? {
             return Err(DurableError::LostKey(path));
         }
@@ -213,24 +210,19 @@ fn server_name(url: &Secret) -> String {
 /// Where the database is or is to be.
 fn place(config: &Config, host: &HostEnvironment) -> Result<DatabasePlace, DurableError> {
     Ok(match &config.database.url {
-        DatabaseUrl::Default => match host.state_file(DATABASE) {
-            Some(path) => DatabasePlace::Sqlite(path),
-            None => DatabasePlace::Sqlite(state_dir(host)?.join(DATABASE)),
-        },
+        DatabaseUrl::Default => DatabasePlace::Sqlite(state_path(host, DATABASE)?),
         DatabaseUrl::Sqlite(path) => DatabasePlace::Sqlite(path.clone()),
         DatabaseUrl::Postgres(url) => DatabasePlace::Postgres(url.clone()),
     })
 }
 
-fn own_key(host: &HostEnvironment) -> Result<PathBuf, DurableError> {
-    match host.state_file(KEY) {
-        Some(path) => Ok(path),
-        None => Ok(state_dir(host)?.join(KEY)),
+/// Where the file `name` is below a state directory, or is to be.
+fn state_path(host: &HostEnvironment, name: &str) -> Result<PathBuf, DurableError> {
+    if let Some(path) = host.state_file(name) {
+        return Ok(path);
     }
-}
-
-fn state_dir(host: &HostEnvironment) -> Result<&Path, DurableError> {
-    host.state_dir().map_err(DurableError::StateDirectory)
+    let directory = host.state_dir().map_err(DurableError::StateDirectory)?;
+    Ok(directory.join(name))
 }
 
 #[cfg(test)]
