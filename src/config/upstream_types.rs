@@ -71,6 +71,24 @@ impl UpstreamConfig {
     }
 }
 
+#[cfg(test)]
+impl StdioCarrier {
+    /// A child that runs `command`, with nothing else configured.
+    pub(crate) fn sample(command: &str) -> Self {
+        Self {
+            command: command.to_owned(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit: Vec::new(),
+            rlimits: BTreeMap::new(),
+            stop_eof: Duration::ZERO,
+            stop_term: Duration::ZERO,
+            max_children: 1,
+        }
+    }
+}
+
 /// How an upstream is reached.
 #[derive(Debug, Clone)]
 pub enum CarrierConfig {

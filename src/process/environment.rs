@@ -242,26 +242,10 @@ pub(super) fn bare_name(command: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::call::Principal;
     use crate::process::home_dirs::HomeDirs;
     use crate::telemetry::captured::LogCapture;
-
-    fn carrier() -> StdioCarrier {
-        StdioCarrier {
-            command: "server".to_owned(),
-            args: Vec::new(),
-            cwd: None,
-            env: BTreeMap::new(),
-            inherit: Vec::new(),
-            rlimits: BTreeMap::new(),
-            stop_eof: Duration::ZERO,
-            stop_term: Duration::ZERO,
-            max_children: 1,
-        }
-    }
 
     // Spec: SPEC D-13
     #[test]
@@ -273,7 +257,7 @@ mod tests {
             .map(|name| (name.into(), "ours".into()))
             .into_iter()
             .collect();
-        let mut carrier = carrier();
+        let mut carrier = StdioCarrier::sample("server");
         carrier.inherit = vec!["EXTRA".to_owned(), "MISSING".to_owned()];
         carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
         let home = homes.home(Principal::anonymous().owner(), "up");
@@ -311,7 +295,7 @@ mod tests {
             ("OTHER_TOKEN", "not inherited"),
         ];
         let host = host.map(|(name, value)| (name.into(), value.into())).into();
-        let mut carrier = carrier();
+        let mut carrier = StdioCarrier::sample("server");
         let inherited = ["PATH", "USER", "GH_TOKEN", "LICENSE", "MISSING"];
         carrier.inherit = inherited.map(str::to_owned).into();
         carrier.env.insert("MODE".to_owned(), Secret::new("own"));
@@ -331,7 +315,7 @@ mod tests {
         let home = homes.home(Principal::anonymous().owner(), "up");
         let own = home.path().to_str().unwrap();
         let root = homes.root().to_str().unwrap();
-        let mut carrier = carrier();
+        let mut carrier = StdioCarrier::sample("server");
         carrier.args = ["@scope/package", "/srv/data", "https://a/b"]
             .map(str::to_owned)
             .into();

@@ -58,24 +58,8 @@ pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> V
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::secret::Secret;
-
-    fn carrier(command: &str) -> StdioCarrier {
-        StdioCarrier {
-            command: command.to_owned(),
-            args: Vec::new(),
-            cwd: None,
-            env: BTreeMap::new(),
-            inherit: Vec::new(),
-            rlimits: BTreeMap::new(),
-            stop_eof: Duration::ZERO,
-            stop_term: Duration::ZERO,
-            max_children: 1,
-        }
-    }
 
     fn host(path: &str) -> BTreeMap<OsString, OsString> {
         BTreeMap::from([("PATH".into(), path.into())])
@@ -83,20 +67,20 @@ mod tests {
 
     #[test]
     fn programs_are_looked_for_in_the_path_of_the_child() {
-        assert_eq!(missing(&host("/bin"), &carrier("sh")), []);
-        let found = missing(&host("/nowhere"), &carrier("sh"));
+        assert_eq!(missing(&host("/bin"), &StdioCarrier::sample("sh")), []);
+        let found = missing(&host("/nowhere"), &StdioCarrier::sample("sh"));
         let expected = "the program sh is in no directory of PATH";
         assert_eq!((found[0].key, &*found[0].what), ("command", expected));
-        let mut own = carrier("sh");
+        let mut own = StdioCarrier::sample("sh");
         own.env.insert("PATH".to_owned(), Secret::new("/bin"));
         assert_eq!(missing(&host("/nowhere"), &own), []);
-        let found = missing(&host("/bin"), &carrier("/opt/nope/server"));
+        let found = missing(&host("/bin"), &StdioCarrier::sample("/opt/nope/server"));
         assert!(found[0].what.contains("/opt/nope/server"), "{found:?}");
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_missing() {
-        let mut carrier = carrier("sh");
+        let mut carrier = StdioCarrier::sample("sh");
         carrier.cwd = Some("/".into());
         assert_eq!(missing(&host("/bin"), &carrier), []);
         carrier.cwd = Some("/no/such/directory".into());
