@@ -2,6 +2,8 @@
 //!
 //! Spec: W3C Trace Context; SPEC C-98. `baggage` is never read, so it is never forwarded.
 
+#[cfg(test)]
+mod kept;
 mod parent;
 mod sampling;
 mod span;

@@ -129,38 +129,16 @@ impl Drop for StepSpan {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use opentelemetry::trace::TracerProvider as _;
-    use opentelemetry_sdk::error::OTelSdkResult;
-    use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+    use opentelemetry_sdk::trace::SpanData;
 
     use super::super::below;
+    use super::super::kept::KeptSpans;
     use super::*;
-    use crate::config::RateConfig;
-
-    /// Keeps what ends.
-    #[derive(Debug, Clone, Default)]
-    struct Keep(Arc<Mutex<Vec<SpanData>>>);
-
-    impl SpanExporter for Keep {
-        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-            self.0.lock().unwrap().extend(batch);
-            Ok(())
-        }
-    }
 
     #[tokio::test]
     async fn token_request_is_a_child_of_what_its_task_serves() {
-        let kept = Keep::default();
-        let provider = SdkTracerProvider::builder()
-            .with_simple_exporter(kept.clone())
-            .build();
-        let callers = RateConfig {
-            count: 1,
-            per: std::time::Duration::from_hours(1),
-        };
-        let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, callers);
+        let kept = KeptSpans::default();
+        let tracing = kept.pipeline(1.0);
         let page = StepSpan::start(
             Some(&tracing),
             &TraceContext::default(),
@@ -174,7 +152,7 @@ mod tests {
         };
         below(Some(page.context().clone()), work).await;
         page.answered(StatusCode::OK);
-        let kept = kept.0.lock().unwrap();
+        let kept = kept.all();
         let [asked, dropped, page] = &kept[..] else {
             panic!("three spans: {kept:?}");
         };

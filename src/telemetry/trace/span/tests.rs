@@ -1,16 +1,5 @@
-use std::sync::Mutex;
-
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
-
+use super::super::kept::KeptSpans;
 use super::*;
-use crate::config::RateConfig;
-
-const CALLERS: RateConfig = RateConfig {
-    count: 2,
-    per: std::time::Duration::from_hours(1),
-};
 
 const SAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
@@ -48,11 +37,7 @@ fn a_call_has_a_place_of_its_own_also_when_it_is_not_recorded() {
 
 #[test]
 fn a_recorded_call_continues_the_trace_of_its_parent() {
-    let tracing = SpanPipeline::new(
-        SdkTracerProvider::builder().build().tracer("t"),
-        0.0,
-        CALLERS,
-    );
+    let tracing = KeptSpans::default().pipeline(0.0);
     let outer = server(Some(&tracing), &parent(SAMPLED_PARENT));
     let inner = client(Some(&tracing), outer.context());
     let [above, below] = [&outer, &inner].map(|s| s.context().traceparent().unwrap());
@@ -71,11 +56,7 @@ fn a_recorded_call_continues_the_trace_of_its_parent() {
 // SPEC C-98, C-99. Upstreams are not told to record what was not recorded here.
 #[test]
 fn callers_have_traces_recorded_up_to_their_rate() {
-    let tracing = SpanPipeline::new(
-        SdkTracerProvider::builder().build().tracer("t"),
-        0.0,
-        CALLERS,
-    );
+    let tracing = KeptSpans::default().pipeline(0.0);
     let asked = || server(Some(&tracing), &parent(SAMPLED_PARENT));
     let outer: Vec<_> = (0..10).map(|_| asked()).collect();
     let recorded = |span: &CallSpan| span.recorded.is_some();
@@ -90,11 +71,8 @@ fn callers_have_traces_recorded_up_to_their_rate() {
 // SPEC C-22, C-99.
 #[test]
 fn what_peers_chose_is_masked_and_cut() {
-    let kept = Keep::default();
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(kept.clone())
-        .build();
-    let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
+    let kept = KeptSpans::default();
+    let tracing = kept.pipeline(1.0);
     let long = "x".repeat(4 * 1024 * 1024);
     let secret = "X-Amz-Signature=5ECRET5ECRET";
     let state = Some("vendor=5ECRET");
@@ -116,7 +94,7 @@ fn what_peers_chose_is_masked_and_cut() {
         span.request(&message, || id.as_str().into(), Revision::V2025_11_25);
         span.finish(SpanOutcome::Ok);
     }
-    let kept = kept.0.lock().unwrap();
+    let kept = kept.all();
     assert_eq!(kept.len(), 3);
     for span in kept.iter() {
         let told = format!("{span:?}");
@@ -131,25 +109,11 @@ fn what_peers_chose_is_masked_and_cut() {
     }
 }
 
-/// Keeps what ends.
-#[derive(Debug, Clone, Default)]
-struct Keep(Arc<Mutex<Vec<SpanData>>>);
-
-impl SpanExporter for Keep {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.0.lock().unwrap().extend(batch);
-        Ok(())
-    }
-}
-
 // SPEC C-99.
 #[test]
 fn a_recorded_request_says_what_it_is_about_on_both_sides() {
-    let kept = Keep::default();
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(kept.clone())
-        .build();
-    let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
+    let kept = KeptSpans::default();
+    let tracing = kept.pipeline(1.0);
     let read = |params: &str| {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
         Message::parse(text.into(), 128).unwrap()
@@ -166,7 +130,7 @@ fn a_recorded_request_says_what_it_is_about_on_both_sides() {
     show("tools/call", r#"{"name":"echo"}"#, "\"request-7\"");
     show("prompts/get", r#"{"name":"greet"}"#, "8");
     show("resources/read", r#"{"uri":"memo:1"}"#, "9");
-    let kept = kept.0.lock().unwrap();
+    let kept = kept.all();
     let told: Vec<_> = kept
         .iter()
         .map(|span| {
@@ -195,11 +159,8 @@ fn a_recorded_request_says_what_it_is_about_on_both_sides() {
 // SPEC C-99.
 #[test]
 fn an_error_of_our_own_has_its_word_and_the_code_that_was_answered() {
-    let kept = Keep::default();
-    let provider = SdkTracerProvider::builder()
-        .with_simple_exporter(kept.clone())
-        .build();
-    let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
+    let kept = KeptSpans::default();
+    let tracing = kept.pipeline(1.0);
     for outcome in [
         SpanOutcome::Refused("upstream_invalid", -32603),
         SpanOutcome::Rpc(4711),
@@ -207,7 +168,7 @@ fn an_error_of_our_own_has_its_word_and_the_code_that_was_answered() {
     ] {
         server(Some(&tracing), &TraceContext::default()).finish(outcome);
     }
-    let kept = kept.0.lock().unwrap();
+    let kept = kept.all();
     let told: Vec<_> = kept
         .iter()
         .map(|span| {
