@@ -1,7 +1,6 @@
 //! SIGTERM under load: every accepted call gets its reply, and the gateway exits within its grace period.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use crate::client::{Caller, Client, request_text};
 use crate::lanes::upstreams;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
+use crate::programs::ProgramArgs;
 use crate::wire::limited;
 
 /// The gateway's default grace period and a little more.
@@ -24,12 +24,8 @@ const ACCEPTED: Duration = Duration::from_millis(100);
 /// `drill drain`.
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Sessions that call all the time.
     #[arg(long, default_value_t = 32)]
     sessions: usize,
@@ -41,7 +37,7 @@ pub(crate) struct DrainArgs {
 /// Runs the check.
 pub(crate) async fn run(args: DrainArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
-    let stub = Stub::start(&place, &args.stub, &[])?;
+    let stub = Stub::start(&place, &args.programs.stub, &[])?;
     let mut outcome = Outcome::default();
     for _ in 0..args.rounds {
         round(&mut outcome, &place, &args, &stub.url).await?;
@@ -74,9 +70,9 @@ async fn round(
     args: &DrainArgs,
     url: &str,
 ) -> anyhow::Result<()> {
-    let upstreams = upstreams(url, &args.stub)?;
+    let upstreams = upstreams(url, &args.programs.stub)?;
     let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
-    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let plan = GatewayPlan::new(&args.programs.gateway, upstreams, tables);
     let mut gateway = Gateway::start(place, &plan)?;
     let clock = Arc::new(Clock {
         start: Instant::now(),

@@ -8,7 +8,6 @@ mod connections;
 mod honest;
 mod pace;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::lanes::upstreams;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
+use crate::programs::ProgramArgs;
 use crate::watch::resident_kib;
 
 /// Users who call all the time.
@@ -37,12 +37,8 @@ const STOP: Duration = Duration::from_secs(20);
 /// `drill hostile`.
 #[derive(Debug, Args)]
 pub(crate) struct HostileArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Seconds of hostility.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
@@ -58,10 +54,10 @@ pub(crate) struct HostileArgs {
 pub(crate) async fn run(args: HostileArgs) -> anyhow::Result<bool> {
     raise_descriptors()?;
     let place = Place::new()?;
-    let stub = Stub::start(&place, &args.stub, &[])?;
-    let upstreams = upstreams(&stub.url, &args.stub)?;
+    let stub = Stub::start(&place, &args.programs.stub, &[])?;
+    let upstreams = upstreams(&stub.url, &args.programs.stub)?;
     let tables = "[server.websocket]\nenabled = true\n".to_owned();
-    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let plan = GatewayPlan::new(&args.programs.gateway, upstreams, tables);
     let gateway = Gateway::start(&place, &plan)?;
     let mut outcome = Outcome::default();
     let mut callers = honest::Callers::open(&gateway, &place, HONEST).await?;

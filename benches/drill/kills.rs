@@ -1,6 +1,6 @@
 //! `kill -9` of a child in mid-call, and of the gateway.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::client::{Client, request_text};
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place};
+use crate::programs::ProgramArgs;
 use crate::watch::{is_alive, with_argument};
 
 /// How soon a caller must learn that its child is gone.
@@ -21,12 +22,8 @@ const GONE: Duration = Duration::from_secs(10);
 /// `drill kills`.
 #[derive(Debug, Args)]
 pub(crate) struct KillsArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// How often each is done.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -35,11 +32,11 @@ pub(crate) struct KillsArgs {
 /// Runs the check.
 pub(crate) async fn run(args: KillsArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
-    let stub = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
+    let stub = std::fs::canonicalize(&args.programs.stub).context("no stub upstream program")?;
     let mut outcome = Outcome::default();
     for round in 0..args.rounds {
         let mark = format!("kills-{}-{round}", std::process::id());
-        let gateway = start(&place, &args.gateway, &stub, &mark)?;
+        let gateway = start(&place, &args.programs.gateway, &stub, &mark)?;
         kill_child(&mut outcome, &place, &gateway).await?;
         kill_gateway(&mut outcome, &place, gateway, &mark).await?;
     }

@@ -1,6 +1,5 @@
 //! Sessions opened and abandoned over stdio with caps on: afterwards nothing is left of them.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -12,6 +11,7 @@ use crate::client::{Caller, Client};
 use crate::gauges::gauges;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place};
+use crate::programs::ProgramArgs;
 use crate::watch::{descendants, program, resident_kib, with_argument};
 
 /// Sessions opened at once.
@@ -30,12 +30,8 @@ const MAX_CHILDREN: usize = 24;
 /// `drill lifecycle`.
 #[derive(Debug, Args)]
 pub(crate) struct LifecycleArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Sessions opened and abandoned.
     #[arg(long, default_value_t = 200)]
     sessions: usize,
@@ -47,7 +43,7 @@ pub(crate) struct LifecycleArgs {
 /// Runs the check.
 pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
-    let stub = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
+    let stub = std::fs::canonicalize(&args.programs.stub).context("no stub upstream program")?;
     let mark = format!("lifecycle-{}", std::process::id());
     let upstreams = format!(
         "[upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--name\", \"{mark}\"]\n\
@@ -60,7 +56,7 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
          [sessions]\nidle = \"{IDLE}s\"\nmax_per_principal = 40\n\n\
          [limits]\nrate = \"100000/s\"\n"
     );
-    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let plan = GatewayPlan::new(&args.programs.gateway, upstreams, tables);
     let gateway = Gateway::start(&place, &plan)?;
     let callers = (0..PRINCIPALS)
         .map(|n| gateway.caller(&place, "stdio", &format!("user-{n}")))

@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -18,6 +17,7 @@ use crate::lifecycle::look;
 use crate::modern::{self, CallResult};
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
+use crate::programs::ProgramArgs;
 use crate::watch::{resident_kib, with_argument};
 use crate::wire::invalid;
 
@@ -49,12 +49,8 @@ const RUNNING: &str = "drawbridge_calls_running";
 /// `drill parked`.
 #[derive(Debug, Args)]
 pub(crate) struct ParkedArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Calls parked at once over HTTP: needs as many open files.
     #[arg(long, default_value_t = 1000)]
     calls: usize,
@@ -88,7 +84,7 @@ struct World<'a> {
 /// Runs the check.
 pub(crate) async fn run(args: ParkedArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
-    let stub = Stub::start(&place, &args.stub, &[])?;
+    let stub = Stub::start(&place, &args.programs.stub, &[])?;
     let mark = format!("parked-{}", std::process::id());
     let gateway = Gateway::start(&place, &plan(&args, &stub, &mark)?)?;
     let callers = |upstream: &str, count: usize| {
@@ -188,7 +184,7 @@ async fn release(world: &World<'_>, outcome: &mut Outcome, round: u64) -> anyhow
 
 /// A gateway with exactly as many places as calls are to be parked.
 fn plan<'a>(args: &'a ParkedArgs, stub: &Stub, mark: &str) -> anyhow::Result<GatewayPlan<'a>> {
-    let binary = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
+    let binary = std::fs::canonicalize(&args.programs.stub).context("no stub upstream program")?;
     let share = args.calls.div_ceil(PRINCIPALS) + 1;
     let upstreams = format!(
         "[upstreams.http]\nurl = \"{}\"\nask_timeout = \"{deadline}s\"\n\n\
@@ -205,7 +201,7 @@ fn plan<'a>(args: &'a ParkedArgs, stub: &Stub, mark: &str) -> anyhow::Result<Gat
         args.calls + CHILDREN,
         2 * share + BEYOND,
     );
-    Ok(GatewayPlan::new(&args.gateway, upstreams, tables))
+    Ok(GatewayPlan::new(&args.programs.gateway, upstreams, tables))
 }
 
 /// Every call came back with a state of its own and has its place.

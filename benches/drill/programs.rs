@@ -1,6 +1,8 @@
-//! The programs of a bench, started, with a lane through each.
+//! The programs of a check, and those of a bench, started, with a lane through each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 
 use crate::bare::{Bare, BarePlan};
 use crate::bench::BenchArgs;
@@ -11,6 +13,17 @@ use crate::lanes::{self, Between, Lane, Stubs};
 use crate::place::{Gateway, Nginx, Place};
 use crate::redis::Redis;
 use crate::rows::Variant;
+
+// The programs that a check starts. No doc comment: it would stand in for that of the command.
+#[derive(Debug, Args)]
+pub(crate) struct ProgramArgs {
+    /// The gateway program.
+    #[arg(long, default_value = "target/release/drawbridge")]
+    pub(crate) gateway: PathBuf,
+    /// The stub upstream program.
+    #[arg(long, default_value = "target/release/stub-upstream")]
+    pub(crate) stub: PathBuf,
+}
 
 /// Starts programs for a bench.
 #[derive(Clone, Copy)]

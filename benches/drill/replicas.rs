@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::lanes::{PRINCIPALS, principal, upstreams};
 use crate::outcome::Outcome;
 use crate::place::{GatewayPlan, Place, Stub};
+use crate::programs::ProgramArgs;
 use crate::provenance::Provenance;
 use crate::redis::Redis;
 use crate::said::Kind;
@@ -40,12 +41,8 @@ const PREFIX: &str = "replica";
 /// `drill replicas`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplicasArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Idle sessions on all replicas together.
     #[arg(long, default_value_t = 20_000)]
     sessions: usize,
@@ -94,17 +91,17 @@ struct World<'a> {
 pub(crate) async fn run(args: ReplicasArgs) -> anyhow::Result<bool> {
     let provenance = Provenance::now();
     let place = Place::new()?;
-    let stub = Stub::start(&place, &args.stub, &[])?;
+    let stub = Stub::start(&place, &args.programs.stub, &[])?;
     let redis = Redis::start(&place)?;
     let most = 2 * args.sessions;
-    let upstreams = upstreams(&stub.url, &args.stub)?;
+    let upstreams = upstreams(&stub.url, &args.programs.stub)?;
     let tables = format!(
         "[limits]\nrate = \"1000000/s\"\n\n[sessions]\nidle = \"1h\"\nmax_total = {most}\nmax_per_principal = {most}\n"
     );
     let plan = GatewayPlan {
         name: PREFIX,
         threads: 1,
-        ..GatewayPlan::new(&args.gateway, upstreams, tables)
+        ..GatewayPlan::new(&args.programs.gateway, upstreams, tables)
     };
     let under = vec![Vec::new(); args.replicas];
     let cluster = Cluster::start(&place, &redis, &plan, &under, "").await?;

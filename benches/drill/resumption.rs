@@ -4,7 +4,6 @@
 mod reading;
 mod worker;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -16,16 +15,13 @@ use rand::rngs::StdRng;
 use crate::client::{Caller, Target};
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
+use crate::programs::ProgramArgs;
 
 /// `drill resumption`.
 #[derive(Debug, Args)]
 pub(crate) struct ResumptionArgs {
-    /// The gateway program.
-    #[arg(long, default_value = "target/release/drawbridge")]
-    gateway: PathBuf,
-    /// The stub upstream program.
-    #[arg(long, default_value = "target/release/stub-upstream")]
-    stub: PathBuf,
+    #[command(flatten)]
+    programs: ProgramArgs,
     /// Connections broken in all.
     #[arg(long, default_value_t = 100)]
     disconnects: u64,
@@ -48,10 +44,10 @@ pub(crate) async fn run(args: ResumptionArgs) -> anyhow::Result<bool> {
     } else {
         &[]
     };
-    let stub = Stub::start(&place, &args.stub, options)?;
+    let stub = Stub::start(&place, &args.programs.stub, options)?;
     let upstreams = format!("[upstreams.http]\nurl = \"{}\"\n", stub.url);
     let tables = "[limits]\nrate = \"100000/s\"\n".to_owned();
-    let plan = GatewayPlan::new(&args.gateway, upstreams, tables);
+    let plan = GatewayPlan::new(&args.programs.gateway, upstreams, tables);
     let gateway = (!args.direct).then(|| Gateway::start(&place, &plan));
     let gateway = gateway.transpose()?;
     let left = Arc::new(AtomicU64::new(args.disconnects));
