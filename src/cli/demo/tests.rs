@@ -51,9 +51,13 @@ impl Client {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// The reply to a request; notifications before it are skipped.
     fn ask(&mut self, id: u64, method: &str, params: &Value) -> Value {
         self.request(id, method, params);
+        self.reply(id)
+    }
+
+    /// The reply to a request; notifications before it are skipped.
+    fn reply(&mut self, id: u64) -> Value {
         loop {
             let message = self.receive();
             if message["id"] == id {
@@ -67,11 +71,14 @@ impl Client {
     }
 
     fn call(&mut self, id: u64, name: &str, arguments: &Value) -> Value {
-        self.ask(
-            id,
-            "tools/call",
-            &json!({ "name": name, "arguments": arguments }),
-        )
+        self.begin(id, name, arguments);
+        self.reply(id)
+    }
+
+    /// Calls a tool; what comes is still to be received.
+    fn begin(&mut self, id: u64, name: &str, arguments: &Value) {
+        let params = json!({ "name": name, "arguments": arguments });
+        self.request(id, "tools/call", &params);
     }
 }
 
@@ -114,11 +121,7 @@ fn members_younger_than_the_revision_are_left_out() {
 #[test]
 fn echo_logs_and_answers() {
     let mut client = Client::initialized("2025-06-18", &json!({}));
-    client.request(
-        1,
-        "tools/call",
-        &json!({ "name": "echo", "arguments": { "text": "hi" } }),
-    );
+    client.begin(1, "echo", &json!({ "text": "hi" }));
     assert_eq!(client.receive()["method"], "notifications/message");
     assert_eq!(client.receive()["result"]["content"][0]["text"], "hi");
 }
@@ -127,11 +130,7 @@ fn echo_logs_and_answers() {
 fn a_graver_level_silences_the_log() {
     let mut client = Client::initialized("2025-06-18", &json!({}));
     client.ask(1, "logging/setLevel", &json!({ "level": "error" }));
-    client.request(
-        2,
-        "tools/call",
-        &json!({ "name": "echo", "arguments": { "text": "hi" } }),
-    );
+    client.begin(2, "echo", &json!({ "text": "hi" }));
     assert_eq!(client.receive()["id"], 2);
 }
 
@@ -165,11 +164,7 @@ fn a_countdown_reports_progress_with_the_callers_token() {
 fn a_cancelled_countdown_is_never_answered() {
     let mut client = Client::initialized("2025-06-18", &json!({}));
     let arguments = json!({ "from": 1, "tick_ms": 60_000 });
-    client.request(
-        1,
-        "tools/call",
-        &json!({ "name": "countdown", "arguments": arguments }),
-    );
+    client.begin(1, "countdown", &arguments);
     let cancel = json!({ "requestId": 1 });
     client
         .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));

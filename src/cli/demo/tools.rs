@@ -87,29 +87,26 @@ pub(super) fn call(peer: &Arc<DemoPeer>, id: Value, params: &Value) -> std::io::
         Some("echo") => match text_at(params, "/arguments/text") {
             Some(said) => {
                 peer.log("info", "echo was called")?;
-                Ok(text(said))
+                text(said)
             }
-            None => Ok(failure("`text` is missing")),
+            None => failure("`text` is missing"),
         },
-        Some("add") => Ok(add(params, peer.revision())),
-        Some("clock") => Ok(text(&time(peer))),
-        Some("admin_about") => Ok(text(&about())),
+        Some("add") => add(params, peer.revision()),
+        Some("clock") => text(&time(peer)),
+        Some("admin_about") => text(&about()),
         Some("countdown") => {
             let params = params.clone();
             return in_background(peer, id, move |peer, _, inbox| {
                 countdown(peer, &params, inbox)
             });
         }
-        Some("ask_name") if !peer.can_elicit() => Ok(failure(
-            "your client cannot ask you: it has no form elicitation",
-        )),
+        Some("ask_name") if !peer.can_elicit() => {
+            failure("your client cannot ask you: it has no form elicitation")
+        }
         Some("ask_name") => return in_background(peer, id, ask_name),
-        _ => Err(RpcRefusal::new(-32602, "no such tool")),
+        _ => return peer.refuse(&id, &RpcRefusal::new(-32602, "no such tool")),
     };
-    match result {
-        Ok(result) => peer.reply(&id, &result),
-        Err(refusal) => peer.refuse(&id, &refusal),
-    }
+    peer.reply(&id, &result)
 }
 
 fn add(params: &Value, revision: Revision) -> Value {
