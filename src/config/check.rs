@@ -215,30 +215,27 @@ fn check_paths(config: &Config, report: &ReadReport<'_>) {
 
 fn check_upstreams(config: &Config, report: &ReadReport<'_>) {
     for upstream in &config.upstreams {
+        let table = join("upstreams", &upstream.name);
         if upstream.restartable && config.cluster.is_none() {
-            let key = format!("{}.restartable", join("upstreams", &upstream.name));
             let what = "has no effect without [cluster]";
-            report.warning(&key, what, Some("leave it out"));
+            report.warning(&format!("{table}.restartable"), what, Some("leave it out"));
         }
-        if let CarrierConfig::Http(http) = &upstream.carrier
-            && http.transport == TransportKind::Sse
-            && matches!(
-                upstream.era,
-                EraPin::Modern | EraPin::Revision("2026-07-28")
-            )
-        {
-            let key = format!("{}.transport", join("upstreams", &upstream.name));
+        let CarrierConfig::Http(http) = &upstream.carrier else {
+            continue;
+        };
+        let is_modern = matches!(
+            upstream.era,
+            EraPin::Modern | EraPin::Revision("2026-07-28")
+        );
+        if http.transport == TransportKind::Sse && is_modern {
             let hint = "HTTP+SSE is of the legacy era; use \"streamable\", or leave `era` out";
+            let key = format!("{table}.transport");
             report.error(&key, "does not fit `era`", Some(hint));
         }
-        if let CarrierConfig::Http(http) = &upstream.carrier
-            && http.url.scheme() == "http"
-            && !units::is_loopback(&http.url)
-        {
-            let key = format!("{}.url", join("upstreams", &upstream.name));
+        if http.url.scheme() == "http" && !units::is_loopback(&http.url) {
             let hint = "write https://, or ws:// as wss://, if the upstream speaks TLS";
             let what = "plain http: what is sent can be read on the way";
-            report.warning(&key, what, Some(hint));
+            report.warning(&format!("{table}.url"), what, Some(hint));
         }
     }
 }
