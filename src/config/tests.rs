@@ -26,6 +26,14 @@ fn errors(text: &str) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
+/// The first upstream, which is a child.
+fn child(config: &Config) -> &StdioCarrier {
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    stdio
+}
+
 const OPEN: &str = "[auth]\nmode = \"none\"\n[upstreams.files]\ncommand = \"files\"\n";
 const OAUTH: &str = "[auth]\nmode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n\
     [[auth.issuers]]\nissuer = \"https://auth.example.com\"\n\
@@ -50,9 +58,7 @@ fn the_smallest_file_gets_every_default() {
         }
     );
     assert_eq!(config.sessions.max_total, 20_000);
-    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
-        panic!("a child")
-    };
+    let stdio = child(&config);
     assert_eq!((stdio.command.as_str(), stdio.max_children), ("files", 128));
     assert_eq!(stdio.stop_eof, Duration::from_secs(2));
     let upstream = &config.upstreams[0];
@@ -119,9 +125,7 @@ fn variables_fill_text_and_secrets() {
         "{OPEN}args = [\"--port=${{PORT}}\", \"$$5\"]\nenv = {{ KEY = \"Bearer ${{TOKEN}}\" }}\n"
     );
     let config = read(&text).unwrap();
-    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
-        panic!("a child")
-    };
+    let stdio = child(&config);
     assert_eq!(stdio.args, ["--port=9999", "$5"]);
     assert_eq!(stdio.env["KEY"].expose(), "Bearer hunter2");
     assert!(!format!("{config:?}").contains("hunter2"));
@@ -134,9 +138,7 @@ fn a_secret_loses_the_line_break_at_its_end_and_a_variable_of_a_child_keeps_it()
     let config = read(&format!("{text}env = {{ KEY = \"${{LINE}}\" }}\n")).unwrap();
     let introspection = config.auth.issuers[0].introspection.as_ref().unwrap();
     assert_eq!(introspection.client_secret.expose(), "hunter2");
-    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
-        panic!("a child")
-    };
+    let stdio = child(&config);
     assert_eq!(stdio.env["KEY"].expose(), "hunter2\r\n");
 }
 
@@ -199,9 +201,7 @@ fn secrets_come_from_files_beside_the_configuration() {
         config.keys.seal[0].key.expose(),
         "0123456789abcdef0123456789abcdef"
     );
-    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
-        panic!("a child")
-    };
+    let stdio = child(&config);
     assert_eq!(
         stdio.env["KEY"].expose(),
         "0123456789abcdef0123456789abcdef"
@@ -247,9 +247,7 @@ fn the_public_url_loses_its_trailing_slash() {
 #[test]
 fn a_command_with_a_slash_is_found_from_the_file() {
     let config = read(&OPEN.replace("\"files\"", "\"./bin/files\"")).unwrap();
-    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
-        panic!("a child")
-    };
+    let stdio = child(&config);
     assert_eq!(stdio.command, "etc/./bin/files");
 }
 
