@@ -88,17 +88,12 @@ impl FromStr for LogLevels {
 
 impl fmt::Display for LogLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(word(self.ours))?;
+        write!(f, "{}", self.ours)?;
         for (name, level) in &self.parts {
-            write!(f, ",{name}={}", word(*level))?;
+            write!(f, ",{name}={level}")?;
         }
         Ok(())
     }
-}
-
-fn word(level: LevelFilter) -> &'static str {
-    let known = LEVELS.iter().find(|(_, known)| *known == level);
-    known.map_or("off", |(word, _)| word)
 }
 
 fn level(text: &str) -> Result<LevelFilter, String> {
