@@ -172,7 +172,6 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
     opentelemetry::global::set_meter_provider(meter.clone());
     let meters = meter.meter(SCOPE);
     observe(&meters);
-    observe_states(&meters);
     process::observe(&meters, SystemClock.now());
     Ok(TelemetryGuard {
         registry,
@@ -300,10 +299,6 @@ fn observe(meter: &Meter) {
             })
             .build();
     }
-}
-
-/// Lets the exporters read the numbers with two labels.
-fn observe_states(meter: &Meter) {
     for gauge in STATES.all() {
         meter
             .i64_observable_gauge(gauge.name)
