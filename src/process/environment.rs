@@ -68,9 +68,7 @@ impl HostEnvironment {
             descriptors: None,
         }
     }
-}
 
-impl HostEnvironment {
     /// The file of this name in the first state directory of ours that has it.
     #[must_use]
     pub fn state_file(&self, name: &str) -> Option<PathBuf> {

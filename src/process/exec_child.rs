@@ -137,9 +137,8 @@ pub fn exec_child(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn carry_out(plan: &ExecPlan) -> PlanError {
-    match prepare(plan) {
-        Ok(()) => {}
-        Err(error) => return error,
+    if let Err(error) = prepare(plan) {
+        return error;
     }
     let Some((program, args)) = plan.command.split_first() else {
         return PlanError::Arguments;

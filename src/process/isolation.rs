@@ -52,9 +52,7 @@ impl ChildIsolation {
              accepts that",
         )
     }
-}
 
-impl ChildIsolation {
     /// A warning for the operator where callers' accounts are in the environment of children; `None` where these are
     /// isolated.
     #[must_use]

@@ -177,9 +177,7 @@ impl WriterState {
             }
         }
     }
-}
 
-impl WriterState {
     /// Writes lines. A failure of standard output cannot be logged, so lines not written in full are counted.
     /// `is_cut` says whether the output ends within such a line: the next one begins a new line.
     fn write(&self, kind: LineKind, lines: &[u8], out: &mut impl Write, is_cut: &mut bool) {
