@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{BAD_CONFIG, LogOptions, machine, out, refuse, with_levels};
+use super::{BAD_CONFIG, LogOptions, machine, out, refuse, warn, with_levels};
 use crate::app::asking::{self, ProbeOutcome};
 use crate::budget::ProcessBound;
 use crate::config::{self, AccountKind, AuthMode, CarrierConfig, Config, ConfigProblem};
@@ -75,9 +75,7 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
             verdict(&warnings, asked.as_ref(), how)
         }
         Ok(config) => {
-            for warning in &config.warnings {
-                out::complain(&format!("warning: {warning}"));
-            }
+            warn(&config.warnings);
             let fit = DescriptorFit::new(&config, descriptors::attainable());
             let summary = summary(&name, &config);
             out::say(summary.trim_end());
@@ -104,7 +102,7 @@ fn ask(config: Config, how: CheckOptions, log: &LogOptions) -> Result<Option<Ask
     if !how.reach.online {
         return Ok(None);
     }
-    let complaint = match asking::ask(config, log.is_given()) {
+    let complaint = match asking::ask(config, log.given().is_some()) {
         Ok(ProbeOutcome::Asked(asked)) => return Ok(Some(asked)),
         Ok(ProbeOutcome::Stopped(signal)) => format!("{signal} came before all were asked"),
         Err(error) => format!("{error:#}"),

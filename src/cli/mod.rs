@@ -113,11 +113,9 @@ struct LogOptions {
 }
 
 impl LogOptions {
-    /// Whether levels were given.
-    fn is_given(&self) -> bool {
-        self.levels
-            .as_deref()
-            .is_some_and(|levels| !levels.is_empty())
+    /// The levels; empty text counts as missing.
+    fn given(&self) -> Option<&str> {
+        self.levels.as_deref().filter(|levels| !levels.is_empty())
     }
 }
 
@@ -169,9 +167,7 @@ fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {
             return refuse(&name, &refusal);
         }
     };
-    for warning in &config.warnings {
-        out::complain(&format!("warning: {warning}"));
-    }
+    warn(&config.warnings);
     let name = file.map(Path::to_string_lossy);
     match crate::app::run(config, name.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -207,8 +203,7 @@ fn with_levels(
     mut config: Result<Config, ConfigErrors>,
     log: &LogOptions,
 ) -> Result<Config, ConfigErrors> {
-    let levels = log.levels.as_deref().filter(|levels| !levels.is_empty());
-    let levels = levels.map(str::parse::<LogLevels>).transpose();
+    let levels = log.given().map(str::parse::<LogLevels>).transpose();
     match (&mut config, levels) {
         (Ok(config), Ok(Some(levels))) => config.telemetry.log_level = levels,
         (_, Ok(_)) => {}
@@ -235,11 +230,15 @@ fn wrong_levels(what: String) -> ConfigProblem {
     }
 }
 
-/// Prints every mistake.
-fn refuse(file: &str, refusal: &ConfigErrors) -> ExitCode {
-    for warning in &refusal.warnings {
+fn warn(warnings: &[ConfigProblem]) {
+    for warning in warnings {
         out::complain(&format!("warning: {warning}"));
     }
+}
+
+/// Prints every mistake.
+fn refuse(file: &str, refusal: &ConfigErrors) -> ExitCode {
+    warn(&refusal.warnings);
     for error in &refusal.errors {
         out::complain(&format!("error: {error}"));
     }
