@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::io;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use super::attacks::Field;
 use super::connections::{held, upgrade};
@@ -15,8 +14,6 @@ const LARGE: usize = (4 << 20) - 1024;
 const STALL: u64 = 30_000;
 /// How long a call lasts, milliseconds.
 const CALL: u64 = 600_000;
-/// How long a connection is held before another takes its place.
-const HELD: Duration = Duration::from_mins(10);
 
 /// Keeps the child of the hostile caller from reading.
 pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
@@ -95,12 +92,8 @@ pub(super) async fn half_bodies(field: &Field<'_>) -> anyhow::Result<()> {
     );
     loop {
         field.began("half_body");
-        let how = held(
-            &caller.target,
-            &[head.as_bytes(), ballast().as_bytes()],
-            HELD,
-        )
-        .await;
+        let parts = [head.as_bytes(), ballast().as_bytes()];
+        let how = held(&caller.target, &parts).await;
         field.did("half_body", how).await?;
     }
 }
@@ -116,7 +109,7 @@ pub(super) async fn half_messages(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
         field.began("half_message");
         let parts: [&[u8]; 3] = [upgrade.as_bytes(), &frame, ballast().as_bytes()];
-        let how = held(&caller.target, &parts, HELD).await;
+        let how = held(&caller.target, &parts).await;
         field.did("half_message", how).await?;
     }
 }

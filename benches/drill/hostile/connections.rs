@@ -26,7 +26,7 @@ pub(super) async fn refused(field: &Field<'_>) -> anyhow::Result<()> {
     );
     loop {
         field.began("stranger");
-        let how = held(target, &[request.as_bytes()], HELD).await;
+        let how = held(target, &[request.as_bytes()]).await;
         field.did("stranger", how).await?;
     }
 }
@@ -35,7 +35,7 @@ pub(super) async fn refused(field: &Field<'_>) -> anyhow::Result<()> {
 pub(super) async fn silent(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
         field.began("silent");
-        let how = held(&field.victims.http.target, &[], HELD).await;
+        let how = held(&field.victims.http.target, &[]).await;
         field.did("silent", how).await?;
     }
 }
@@ -72,7 +72,7 @@ pub(super) async fn streams(field: &Field<'_>) -> anyhow::Result<()> {
 }
 
 /// Sends all parts on a new connection, then reads until the gateway closes it; returns the outcome.
-pub(super) async fn held(target: &Target, parts: &[&[u8]], time: Duration) -> &'static str {
+pub(super) async fn held(target: &Target, parts: &[&[u8]]) -> &'static str {
     let Ok(mut socket) = limited(TcpStream::connect(target.addr)).await else {
         return "not_connected";
     };
@@ -85,7 +85,7 @@ pub(super) async fn held(target: &Target, parts: &[&[u8]], time: Duration) -> &'
         let mut piece = [0; PIECE];
         while socket.read(&mut piece).await.is_ok_and(|read| read > 0) {}
     };
-    match tokio::time::timeout(time, reading).await {
+    match tokio::time::timeout(HELD, reading).await {
         Ok(()) => "closed",
         Err(_) => "held",
     }
