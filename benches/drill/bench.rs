@@ -13,7 +13,7 @@ use crate::gauges::{count, stats};
 use crate::instructions::{self, Counting};
 use crate::lanes::{self, Lane, Stubs};
 use crate::load;
-use crate::memory::{self, Sizes};
+use crate::memory;
 use crate::place::{Gateway, GatewayPlan, Nginx, Place};
 use crate::programs::{Programs, Starter};
 use crate::provenance::Provenance;
@@ -167,13 +167,9 @@ async fn rest(
     (plan, legacy): (&GatewayPlan<'_>, &str),
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    let sizes = Sizes {
-        idle: 1_000,
-        crowd: 2_000,
-        rest: Duration::from_secs(args.rest),
-    };
+    let rest = Duration::from_secs(args.rest);
     let gateway = Gateway::start(place, plan)?;
-    figures.memory = Some(memory::measure(place, &gateway, "http", sizes).await?);
+    figures.memory = Some(memory::measure(place, &gateway, rest).await?);
     drop(gateway);
     let starts = starts(args);
     let without_tables = GatewayPlan {

@@ -13,6 +13,10 @@ use crate::watch::{anonymous_kib, resident_kib};
 const AT_ONCE: usize = 32;
 /// Sessions opened and ended before the first measurement.
 const WARM_UP: usize = 50;
+/// Idle sessions measured.
+const IDLE: usize = 1_000;
+/// Sessions opened and ended before the last figure.
+const CROWD: usize = 2_000;
 
 /// Figures of one gateway process, in KiB.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,7 +29,7 @@ pub(crate) struct Memory {
     pub(crate) idle: f64,
     /// The same after each has made one call.
     pub(crate) idle_after_call: f64,
-    /// With `crowd` sessions open.
+    /// With [`CROWD`] sessions open.
     pub(crate) crowd: u64,
     /// After they ended and `rest` passed.
     pub(crate) rested: u64,
@@ -33,26 +37,14 @@ pub(crate) struct Memory {
     pub(crate) own_rested: u64,
 }
 
-/// How much is done.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
-    /// Idle sessions measured.
-    pub(crate) idle: usize,
-    /// Sessions opened and ended.
-    pub(crate) crowd: usize,
-    /// From the end of the last to the last figure.
-    pub(crate) rest: Duration,
-}
-
-/// Measures a fresh gateway.
+/// Measures a fresh gateway; `rest` passes between the end of the last session and the last figure.
 pub(crate) async fn measure(
     place: &Place,
     gateway: &Gateway,
-    upstream: &str,
-    sizes: Sizes,
+    rest: Duration,
 ) -> anyhow::Result<Memory> {
     let pid = gateway.process.pid();
-    let callers = (0..16).map(|n| gateway.caller(place, upstream, &format!("idle-{n}")));
+    let callers = (0..16).map(|n| gateway.caller(place, "http", &format!("idle-{n}")));
     let callers = callers.collect::<anyhow::Result<Vec<_>>>()?;
     let mut memory = Memory {
         after_start: resident_kib(pid)?,
@@ -65,22 +57,22 @@ pub(crate) async fn measure(
 
     settle().await;
     let before = resident_kib(pid)?;
-    let held = open_many(&callers, sizes.idle, false).await?;
+    let held = open_many(&callers, IDLE, false).await?;
     settle().await;
-    memory.idle = per_session(before, resident_kib(pid)?, sizes.idle);
+    memory.idle = per_session(before, resident_kib(pid)?, IDLE);
     close_all(held).await?;
 
     settle().await;
     let before = resident_kib(pid)?;
-    let held = open_many(&callers, sizes.idle, true).await?;
+    let held = open_many(&callers, IDLE, true).await?;
     settle().await;
-    memory.idle_after_call = per_session(before, resident_kib(pid)?, sizes.idle);
+    memory.idle_after_call = per_session(before, resident_kib(pid)?, IDLE);
     close_all(held).await?;
 
-    let held = open_many(&callers, sizes.crowd, true).await?;
+    let held = open_many(&callers, CROWD, true).await?;
     memory.crowd = resident_kib(pid)?;
     close_all(held).await?;
-    tokio::time::sleep(sizes.rest).await;
+    tokio::time::sleep(rest).await;
     memory.rested = resident_kib(pid)?;
     memory.own_rested = anonymous_kib(pid)?;
     Ok(memory)
