@@ -209,7 +209,7 @@ pub(crate) fn plan_of(
         watch: own
             .chain([(figures::UPSTREAM.to_owned(), upstream)])
             .collect(),
-        list: Some(Arc::clone(list)),
+        list: Arc::clone(list),
     }
 }
 

@@ -50,8 +50,8 @@ pub(crate) struct Plan {
     pub(crate) window: Duration,
     /// Processes whose CPU time is read, by name. Times of processes with the same name are added up.
     pub(crate) watch: Vec<(String, u32)>,
-    /// Expected result of `tools/list`, if the scenario calls it.
-    pub(crate) list: Option<Arc<str>>,
+    /// Expected result of `tools/list`.
+    pub(crate) list: Arc<str>,
 }
 
 /// What came out.
@@ -204,7 +204,7 @@ struct Session {
     number: usize,
     caller: Caller,
     scenario: Scenario,
-    list: Option<Arc<str>>,
+    list: Arc<str>,
     tally: Arc<Tally>,
     body: String,
     /// Members of `_meta` that are the same in every request.
@@ -225,7 +225,7 @@ impl Session {
             number,
             caller: caller.clone(),
             scenario: plan.scenario,
-            list: plan.list.clone(),
+            list: Arc::clone(&plan.list),
             tally: Arc::clone(tally),
             body: String::new(),
             about,
@@ -379,10 +379,10 @@ impl Session {
             return Err(io::Error::other(format!("list got {}", head.status)));
         }
         let result = result_slice(&reply, id)?.get();
-        match &self.list {
-            Some(list) if **list != *result => Err(invalid("list: another content")),
-            _ => Ok(()),
-        }
+        let is_right = *self.list == *result;
+        is_right
+            .then_some(())
+            .ok_or_else(|| invalid("list: another content"))
     }
 
     async fn notices(&mut self, client: &mut Client, apart: u8) -> io::Result<()> {
