@@ -158,7 +158,10 @@ impl Worker {
         let first = self.logged + 1;
         let mut seen = Seen::default();
         let mut stream = self.client.beside().await?;
-        expect_events(stream.listen(None).await?.status)?;
+        let status = stream.listen(None).await?.status;
+        if status != 200 {
+            return Err(io::Error::other(format!("GET got {status}")));
+        }
         // Priming makes the stream resumable.
         let primed = |seen: &Seen| seen.last_id.is_some();
         self.read_until(&mut stream, &mut seen, Cut::Never, primed)
@@ -233,11 +236,4 @@ impl Worker {
         }
         Ok(connection)
     }
-}
-
-fn expect_events(status: u16) -> io::Result<()> {
-    if status == 200 {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("GET got {status}")))
 }
