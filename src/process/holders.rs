@@ -1,16 +1,16 @@
 //! The sessions that a link or a child serves: no session evicts a child of its own.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use crate::lock::lock;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// A session, as the store of events knows it.
 pub type HolderKey = [u8; 16];
 
 /// The sessions of a link or of a child, with a count of uses for each. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct SessionHolders(Arc<Mutex<HashMap<HolderKey, usize>>>);
+pub struct SessionHolders(Arc<Mutex<KeyedCounter<HolderKey>>>);
 
 impl SessionHolders {
     /// Held by one session.
@@ -23,30 +23,24 @@ impl SessionHolders {
 
     /// Adds a use by `holder`.
     pub fn add(&self, holder: HolderKey) {
-        *lock(&self.0).entry(holder).or_default() += 1;
+        lock(&self.0).add(holder);
     }
 
     /// Removes a use by `holder`.
     pub fn remove(&self, holder: &HolderKey) {
-        let mut all = lock(&self.0);
-        if let Some(count) = all.get_mut(holder) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                all.remove(holder);
-            }
-        }
+        lock(&self.0).remove(holder);
     }
 
     /// Whether any session holds both.
     #[must_use]
     pub fn shares(&self, other: &Self) -> bool {
         if Arc::ptr_eq(&self.0, &other.0) {
-            return !lock(&self.0).is_empty();
+            return lock(&self.0).holders() > 0;
         }
         // Locks are held one at a time: two comparisons in opposite order cannot deadlock.
         let own: Vec<HolderKey> = lock(&self.0).keys().copied().collect();
         let other = lock(&other.0);
-        own.iter().any(|holder| other.contains_key(holder))
+        own.iter().any(|holder| other.of(holder) > 0)
     }
 }
 

@@ -50,6 +50,11 @@ impl<K: Eq + Hash> KeyedCounter<K> {
         }
     }
 
+    /// Who holds anything.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.counts.keys()
+    }
+
     /// How many hold anything.
     #[must_use]
     pub fn holders(&self) -> usize {
