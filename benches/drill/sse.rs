@@ -6,7 +6,6 @@ use bytes::{Buf as _, BytesMut};
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) id: Option<String>,
-    pub(crate) retry: Option<u64>,
     pub(crate) data: String,
 }
 
@@ -37,7 +36,6 @@ impl Decoder {
                 is_event |= !name.is_empty();
                 match name {
                     "id" => event.id = Some(value.to_owned()),
-                    "retry" => event.retry = value.parse().ok(),
                     "data" => event.data.push_str(value),
                     _ => {}
                 }

@@ -38,7 +38,6 @@ pub(crate) struct Head {
     pub(crate) status: u16,
     pub(crate) session: Option<String>,
     pub(crate) is_events: bool,
-    pub(crate) closes: bool,
 }
 
 impl Wire {
@@ -179,8 +178,6 @@ fn parse_head(text: &[u8]) -> io::Result<(Head, Body)> {
             head.is_events = value.starts_with("text/event-stream");
         } else if name.eq_ignore_ascii_case("mcp-session-id") {
             head.session = Some(value.to_owned());
-        } else if name.eq_ignore_ascii_case("connection") {
-            head.closes = value.eq_ignore_ascii_case("close");
         }
     }
     Ok((head, body))
