@@ -13,6 +13,8 @@ mod null_intake;
 mod principal;
 mod progress_batch;
 mod reply;
+#[cfg(test)]
+pub(crate) mod samples;
 mod upstream_continuation;
 
 use std::sync::Arc;

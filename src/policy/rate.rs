@@ -210,7 +210,7 @@ mod tests {
     use governor::clock::FakeRelativeClock;
 
     use super::*;
-    use crate::call::Principal;
+    use crate::call::samples::owner;
     use crate::redis_client::{RedisFailure, Value};
     use crate::runtime::lifecycle::TaskSpawner;
     use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
@@ -219,10 +219,6 @@ mod tests {
         count: 10,
         per: Duration::from_secs(1),
     };
-
-    fn owner(subject: &str) -> OwnerKey {
-        Principal::new("i", subject, "", Vec::new(), None).owner()
-    }
 
     fn spend_all(limiter: &RateLimiter<FakeRelativeClock>, owner: OwnerKey) -> usize {
         (0..1000)

@@ -217,7 +217,7 @@ impl CrashBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Principal;
+    use crate::call::samples::owner;
 
     const AT_START: ChildCrash = ChildCrash {
         spoke: false,
@@ -227,10 +227,6 @@ mod tests {
         spoke: true,
         age: Duration::from_millis(5),
     };
-
-    fn owner(name: &str) -> OwnerKey {
-        Principal::new("i", name, "", Vec::new(), None).owner()
-    }
 
     /// The wait of `who` at `now`.
     fn told(backoff: &CrashBackoff, who: &str, now: Instant) -> Option<BackoffRefusal> {

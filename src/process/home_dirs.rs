@@ -253,12 +253,8 @@ impl Drop for HomeDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Principal;
+    use crate::call::samples::owner;
     use crate::telemetry::captured::LogCapture;
-
-    fn owner(name: &str) -> OwnerKey {
-        Principal::new("i", name, "", Vec::new(), None).owner()
-    }
 
     fn homes() -> (tempfile::TempDir, Arc<HomeDirs>) {
         let directory = tempfile::tempdir().unwrap();

@@ -198,11 +198,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::call::Principal;
-
-    fn owner(name: &str) -> OwnerKey {
-        Principal::new("i", name, "", Vec::new(), None).owner()
-    }
+    use crate::call::samples::owner;
 
     fn at_once(starts: &Arc<StartLimiter>, upstream: &str) -> Option<StartPermit> {
         let upstream = upstream.into();

@@ -119,7 +119,7 @@ mod tests {
 
     use super::super::pairings::{pasted, with_keys, with_shared_keys};
     use super::*;
-    use crate::call::Principal;
+    use crate::call::samples::owner;
     use crate::upstream::ClientContext;
     use crate::vault::samples::vault;
 
@@ -130,8 +130,7 @@ mod tests {
         let f = with_keys(vault.clone());
         let key = GrantKey::new(f.session.owner(), "up");
         vault.put_grant(&key, &pasted()).await.unwrap();
-        let stranger = Principal::new("issuer", "stranger", "", Vec::new(), None);
-        let stranger = GrantKey::new(stranger.owner(), "up");
+        let stranger = GrantKey::new(owner("stranger"), "up");
         // The link was made without an account. Others change nothing about it.
         let (sender, receiver) = broadcast::channel(1);
         sender.send(stranger.clone()).unwrap();
@@ -153,7 +152,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let vault = vault(&dir).await;
         let f = with_shared_keys(vault.clone());
-        let owner = |subject| Principal::new("issuer", subject, "", Vec::new(), None).owner();
         let key = GrantKey::new(owner("alice"), "up");
         vault.put_grant(&key, &pasted()).await.unwrap();
         let links = &f.relay.parts.links;

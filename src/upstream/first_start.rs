@@ -112,11 +112,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::call::Principal;
-
-    fn owner(name: &str) -> OwnerKey {
-        Principal::new("https://issuer", name, "client", Vec::new(), None).owner()
-    }
+    use crate::call::samples::owner;
 
     #[tokio::test(start_paused = true)]
     async fn first_start_counts_from_its_beginning_and_never_begins_again() {

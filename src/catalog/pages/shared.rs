@@ -136,7 +136,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::call::{OwnerKey, Principal, ServerDeclaration};
+    use crate::call::ServerDeclaration;
+    use crate::call::samples::owner;
     use crate::protocol::Revision;
     use crate::protocol::methods::ListKind;
 
@@ -148,10 +149,6 @@ mod tests {
             total: 1 << 20,
             ttl: LONGEST,
         })
-    }
-
-    fn owner(id: usize) -> OwnerKey {
-        Principal::new("issuer", &id.to_string(), "", Vec::new(), None).owner()
     }
 
     fn page(number: EventNumber) -> CachedPage {
@@ -212,7 +209,8 @@ mod tests {
         let pages = pages();
         let up: Arc<str> = "up".into();
         let place = ListPageKey::new(&up, ListKind::Tools, None);
-        let accounts: Vec<_> = (0..32).map(|id| Account::Principal(owner(id))).collect();
+        let account = |id: usize| Account::Principal(owner(&id.to_string()));
+        let accounts: Vec<_> = (0..32).map(account).collect();
         let (changed, other) = accounts
             .iter()
             .flat_map(|one| accounts.iter().map(move |two| (*one, *two)))

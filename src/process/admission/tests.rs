@@ -3,7 +3,7 @@
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::call::Principal;
+use crate::call::samples::owner;
 use crate::process::backoff::CrashBackoff;
 use crate::process::start_limiter::StartLimiter;
 use crate::process::state::ChildParams;
@@ -20,9 +20,8 @@ fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
 }
 
 fn request(who: &str, upstream: &str) -> SlotRequest {
-    let owner = Principal::new("i", who, "", Vec::new(), None).owner();
     SlotRequest {
-        owner,
+        owner: owner(who),
         upstream: upstream.into(),
         max_of_upstream: 3,
         patience: WaitPolicy::SpawnWait,

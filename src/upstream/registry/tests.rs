@@ -5,6 +5,7 @@ use rstest::rstest;
 use super::accounts::AccountFactory;
 use super::*;
 use crate::audit::AuditSink;
+use crate::call::samples::owner;
 use crate::call::{NullIntake, Principal};
 use crate::clock::SystemClock;
 use crate::fault::FaultKind;
@@ -101,10 +102,6 @@ impl Credentials for Personal {
     fn for_request(&self, _requester: &Requester) -> Credential<'_> {
         Credential::Ready(&self.0)
     }
-}
-
-fn owner(subject: &str) -> OwnerKey {
-    Principal::new("issuer", subject, "", Vec::new(), None).owner()
 }
 
 #[rstest]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::call::Principal;
+use crate::call::samples::owner;
 use crate::clock::{SystemClock, TestClock};
 use crate::vault::REFUSED_FOR;
 use crate::vault::samples::{pasted_key, vault_with_clock};
@@ -16,10 +16,6 @@ fn keys_at(url: &str, vault: &Vault) -> Arc<UserKeys> {
     let audit = AuditSink::idle(Arc::new(SystemClock));
     let keeping = AccountKeeping::new(vault, &audit);
     UserKeys::new(upstream, HeaderMap::new(), (config, Some(keeping)))
-}
-
-fn owner(subject: &str) -> OwnerKey {
-    Principal::new("issuer", subject, "", Vec::new(), None).owner()
 }
 
 async fn paste(keys: &UserKeys, vault: &Vault, subject: &str, key: &str) {

@@ -96,11 +96,7 @@ impl UriFollowers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Principal;
-
-    fn owner(name: &str) -> OwnerKey {
-        Principal::new("issuer", name, "", Vec::new(), None).owner()
-    }
+    use crate::call::samples::owner;
 
     // Spec: SPEC O-01.
     #[test]

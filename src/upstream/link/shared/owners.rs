@@ -28,12 +28,11 @@ impl MemberOwners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Principal;
+    use crate::call::samples::owner;
 
     // BRIDGING §3.5.
     #[test]
     fn second_owner_makes_them_several_for_good() {
-        let owner = |subject| Principal::new("i", subject, "", Vec::new(), None).owner();
         let owners = MemberOwners::default();
         owners.join(owner("a"));
         owners.join(owner("a"));

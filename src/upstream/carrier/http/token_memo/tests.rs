@@ -8,7 +8,8 @@ use http::{HeaderMap, StatusCode};
 
 use super::*;
 use crate::audit::AuditSink;
-use crate::call::{OwnerKey, Principal};
+use crate::call::OwnerKey;
+use crate::call::samples::owner;
 use crate::clock::{Clock as _, SystemClock};
 use crate::config;
 use crate::grants::{Challenge, Renewal, TokenFailure};
@@ -73,12 +74,8 @@ fn tokens_in(vault: &Vault) -> PrincipalTokens {
     PrincipalTokens::new("up".into(), tokens, HeaderMap::new())
 }
 
-fn owner() -> OwnerKey {
-    Principal::new("issuer", "alice", "", Vec::new(), None).owner()
-}
-
 fn key() -> GrantKey {
-    GrantKey::new(owner(), "up")
+    GrantKey::new(owner("alice"), "up")
 }
 
 /// A grant of `token`, which `lasts` and cannot be refreshed.
@@ -101,9 +98,9 @@ impl Fixture {
             .await
             .unwrap();
         let tokens = tokens_in(&vault);
-        assert!(tokens.look_up(owner()).await.unwrap().is_connected());
+        assert!(tokens.look_up(owner("alice")).await.unwrap().is_connected());
         let requester = Requester {
-            account: tokens.account_of(owner()),
+            account: tokens.account_of(owner("alice")),
             caller: None,
         };
         let warm = Self {
@@ -203,16 +200,14 @@ async fn token_that_ends_while_the_machine_is_suspended_is_not_sent() {
 #[tokio::test]
 async fn token_of_one_account_is_not_sent_for_another() {
     let mut f = Fixture::warm(None).await;
-    let bob = Principal::new("issuer", "bob", "", Vec::new(), None).owner();
-    f.requester.account = f.tokens.account_of(bob);
+    f.requester.account = f.tokens.account_of(owner("bob"));
     assert_eq!(f.sent().await, None);
 }
 
 #[tokio::test]
 async fn change_of_another_account_costs_no_lookup() {
     let f = Fixture::warm(None).await;
-    let bob = Principal::new("issuer", "bob", "", Vec::new(), None).owner();
-    let bob = GrantKey::new(bob, "up");
+    let bob = GrantKey::new(owner("bob"), "up");
     let bobs = record("bob's", None);
     f.vault.put_grant(&bob, &bobs).await.unwrap();
     assert_eq!(f.sent().await.as_deref(), Some("Bearer old"));
