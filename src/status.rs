@@ -73,18 +73,18 @@ pub struct ReplicaStatus {
     pub same_configuration: bool,
 }
 
-/// Health of an upstream.
+/// Health of an upstream. The numbers are those of the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamState {
     /// No attempt to reach the upstream has ended yet.
-    Connecting,
+    Connecting = 0,
     /// The last attempt reached the upstream.
-    Up,
+    Up = 1,
     /// The last attempt failed.
-    Degraded,
+    Degraded = 2,
     /// Several attempts in a row failed.
-    Down,
+    Down = 3,
 }
 
 /// One upstream.

@@ -16,7 +16,7 @@ use super::first_start::FirstStarts;
 use super::lock;
 use crate::cause::{ErrorCause, LastCause};
 use crate::protocol::Revision;
-use crate::status;
+use crate::status::UpstreamState;
 use crate::sync::backoff::Backoff;
 use crate::telemetry::metrics::{LABELED, LEVELS};
 
@@ -32,35 +32,6 @@ const CALL_CAUSE: Duration = Duration::from_secs(70);
 /// Waiting sessions that may open an upstream per second after its return.
 const RETURNS_PER_SECOND: u32 = 50;
 
-/// State of an upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Availability {
-    /// No attempt to reach the upstream has ended yet.
-    Connecting = 0,
-    /// The last attempt succeeded.
-    Up = 1,
-    /// The last attempt failed.
-    Degraded = 2,
-    /// The last [`DOWN_AFTER`] attempts or more failed.
-    Down = 3,
-}
-
-impl Availability {
-    fn as_str(self) -> &'static str {
-        self.shown().as_str()
-    }
-
-    fn shown(self) -> status::UpstreamState {
-        match self {
-            Self::Connecting => status::UpstreamState::Connecting,
-            Self::Up => status::UpstreamState::Up,
-            Self::Degraded => status::UpstreamState::Degraded,
-            Self::Down => status::UpstreamState::Down,
-        }
-    }
-}
-
 /// The state machine of one upstream.
 ///
 /// An upstream that refuses at once costs its callers nothing and is tried every time. An upstream that hangs is
@@ -69,7 +40,7 @@ impl Availability {
 #[derive(Debug)]
 pub(super) struct UpstreamHealth {
     upstream: Arc<str>,
-    /// A [`Availability`], readable without the lock.
+    /// An [`UpstreamState`], readable without the lock.
     state: AtomicU8,
     /// The legacy revision of the last session.
     revision: Mutex<Option<Revision>>,
@@ -89,7 +60,7 @@ pub(super) struct UpstreamHealth {
 
 #[derive(Debug)]
 struct HealthRecord {
-    state: Availability,
+    state: UpstreamState,
     since: Instant,
     failures: u32,
     /// The cool-downs after slow failures.
@@ -108,17 +79,17 @@ impl UpstreamHealth {
     pub(super) fn new(upstream: Arc<str>, first_starts: FirstStarts) -> Self {
         LEVELS
             .upstream_state
-            .set(&upstream, Availability::Connecting as i64);
+            .set(&upstream, UpstreamState::Connecting as i64);
         for counter in [&LABELED.upstream_failed, &LABELED.upstream_lost] {
             counter.begin(&upstream);
         }
         Self {
             failures: FailureLog::new(Arc::clone(&upstream)),
             upstream,
-            state: AtomicU8::new(Availability::Connecting as u8),
+            state: AtomicU8::new(UpstreamState::Connecting as u8),
             revision: Mutex::default(),
             standing: Mutex::new(HealthRecord {
-                state: Availability::Connecting,
+                state: UpstreamState::Connecting,
                 since: Instant::now(),
                 failures: 0,
                 cool_down: Backoff::new(COOL_FIRST, COOL_LONGEST),
@@ -138,7 +109,7 @@ impl UpstreamHealth {
 
     /// Notes a success: the upstream is `Up`.
     pub(super) fn succeeded(&self) {
-        if self.state.load(Ordering::Relaxed) == Availability::Up as u8 {
+        if self.state.load(Ordering::Relaxed) == UpstreamState::Up as u8 {
             return;
         }
         let mut standing = lock(&self.standing);
@@ -147,7 +118,7 @@ impl UpstreamHealth {
         standing.stuck_until = None;
         self.cause.clear();
         *lock(&self.reason) = None;
-        self.enter(&mut standing, Availability::Up);
+        self.enter(&mut standing, UpstreamState::Up);
         drop(standing);
         self.recovered.notify_waiters();
     }
@@ -222,11 +193,11 @@ impl UpstreamHealth {
         standing.failures = standing.failures.saturating_add(1);
         standing.has_answered = answered;
         let state = if standing.failures < DOWN_AFTER {
-            Availability::Degraded
+            UpstreamState::Degraded
         } else {
-            Availability::Down
+            UpstreamState::Down
         };
-        standing.stuck_until = if slow && state == Availability::Down {
+        standing.stuck_until = if slow && state == UpstreamState::Down {
             Some(Instant::now() + standing.cool_down.next_pause())
         } else {
             None
@@ -234,7 +205,7 @@ impl UpstreamHealth {
         self.enter(&mut standing, state);
     }
 
-    fn enter(&self, standing: &mut HealthRecord, state: Availability) {
+    fn enter(&self, standing: &mut HealthRecord, state: UpstreamState) {
         let before = std::mem::replace(&mut standing.state, state);
         if before != state {
             standing.since = Instant::now();
@@ -264,9 +235,9 @@ impl UpstreamHealth {
     }
 
     /// The state, and for how long the upstream has been in it.
-    pub(super) fn state(&self) -> (status::UpstreamState, Duration) {
+    pub(super) fn state(&self) -> (UpstreamState, Duration) {
         let standing = lock(&self.standing);
-        (standing.state.shown(), standing.since.elapsed())
+        (standing.state, standing.since.elapsed())
     }
 
     /// Notes the revision of a new legacy session.
@@ -281,7 +252,7 @@ impl UpstreamHealth {
 
     /// Whether the upstream hung recently, so that waiting would be in vain.
     pub(super) fn is_stuck(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == Availability::Down as u8
+        self.state.load(Ordering::Relaxed) == UpstreamState::Down as u8
             && lock(&self.standing)
                 .stuck_until
                 .is_some_and(|until| Instant::now() < until)
@@ -290,7 +261,7 @@ impl UpstreamHealth {
     /// Whether the last attempt failed or was given up.
     pub(super) fn is_failing(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        state == Availability::Degraded as u8 || state == Availability::Down as u8
+        state == UpstreamState::Degraded as u8 || state == UpstreamState::Down as u8
     }
 
     /// Resolves when the upstream answers again after a failure. Cancel safe.
@@ -332,7 +303,7 @@ mod tests {
         UpstreamHealth::new("health-test".into(), FirstStarts::new(false))
     }
 
-    fn state(health: &UpstreamHealth) -> Availability {
+    fn state(health: &UpstreamHealth) -> UpstreamState {
         lock(&health.standing).state
     }
 
@@ -349,16 +320,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_failure_degrades_and_two_in_a_row_are_down() {
         let health = health();
-        assert_eq!(state(&health), Availability::Connecting);
+        assert_eq!(state(&health), UpstreamState::Connecting);
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), Availability::Degraded);
+        assert_eq!(state(&health), UpstreamState::Degraded);
         health.succeeded();
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), Availability::Degraded);
+        assert_eq!(state(&health), UpstreamState::Degraded);
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), Availability::Down);
+        assert_eq!(state(&health), UpstreamState::Down);
         health.succeeded();
-        assert_eq!(state(&health), Availability::Up);
+        assert_eq!(state(&health), UpstreamState::Up);
     }
 
     #[tokio::test]
@@ -390,7 +361,7 @@ mod tests {
         let remedy = cause.remedy.unwrap();
         assert!(remedy.contains("`idle_timeout`"), "{remedy}");
         assert_eq!(health.cause().snapshot(), None, "it is reached");
-        assert_eq!(state(&health), Availability::Up);
+        assert_eq!(state(&health), UpstreamState::Up);
         assert_eq!(health.recent_call_cause(now + 2 * CALL_CAUSE), None);
     }
 
@@ -415,27 +386,27 @@ mod tests {
     async fn an_answer_to_a_look_refutes_no_answer_alone() {
         let health = health();
         health.looked_well();
-        assert_eq!(state(&health), Availability::Up);
+        assert_eq!(state(&health), UpstreamState::Up);
         for refuted in [LinkError::Timeout, LinkError::Status(502)] {
             health.failed(Instant::now(), &refuted, None);
-            assert_eq!(state(&health), Availability::Degraded);
+            assert_eq!(state(&health), UpstreamState::Degraded);
             health.looked_well();
-            assert_eq!(state(&health), Availability::Up);
+            assert_eq!(state(&health), UpstreamState::Up);
         }
         health.was_late(Instant::now());
         health.looked_well();
-        assert_eq!(state(&health), Availability::Up);
+        assert_eq!(state(&health), UpstreamState::Up);
         for _ in 0..2 {
             health.failed(Instant::now(), &LinkError::Status(401), None);
         }
         health.looked_well();
         assert_eq!(
             state(&health),
-            Availability::Down,
+            UpstreamState::Down,
             "it answers, and refuses us"
         );
         health.succeeded();
-        assert_eq!(state(&health), Availability::Up);
+        assert_eq!(state(&health), UpstreamState::Up);
     }
 
     #[tokio::test(start_paused = true)]
@@ -475,9 +446,9 @@ mod tests {
         for _ in 0..3 {
             health.was_late(since);
         }
-        assert_eq!(state(&health), Availability::Degraded);
+        assert_eq!(state(&health), UpstreamState::Degraded);
         health.was_late(Instant::now());
-        assert_eq!(state(&health), Availability::Down);
+        assert_eq!(state(&health), UpstreamState::Down);
     }
 
     #[tokio::test(start_paused = true)]
