@@ -28,7 +28,7 @@ pub(super) struct SettledWish {
 }
 
 /// The state of one link's change notices.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LinkListening {
     pub(super) wanted: Mutex<WantedNotices>,
     /// Number of the latest wish.
@@ -39,19 +39,6 @@ pub(super) struct LinkListening {
     pub(super) missed: AtomicBool,
     /// Whether the upstream announces list changes now.
     notice_feed: NoticeFeed,
-}
-
-impl Default for LinkListening {
-    fn default() -> Self {
-        Self {
-            wanted: Mutex::default(),
-            generation: watch::Sender::new(0),
-            settled: watch::Sender::default(),
-            running: AtomicBool::new(false),
-            missed: AtomicBool::new(false),
-            notice_feed: NoticeFeed::default(),
-        }
-    }
 }
 
 impl LinkListening {
