@@ -4,7 +4,7 @@
 //! zombie where nothing else reaps. A child that we started is waited for by its keeper alone;
 //! everything else is reaped here.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard};
@@ -15,9 +15,9 @@ use crate::lock::lock;
 
 /// Children with a keeper that waits for them by pid. Static, as children belong to the process: two runtimes in one
 /// process would otherwise reap each other's.
-static AWAITED: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
+static AWAITED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-fn awaited() -> MutexGuard<'static, Option<HashSet<u32>>> {
+fn awaited() -> MutexGuard<'static, BTreeSet<u32>> {
     lock(&AWAITED)
 }
 
@@ -31,24 +31,19 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
     // The lock spans both steps: a child that dies at once must not look like an orphan.
     let mut awaited = awaited();
     let child = command.spawn()?;
-    awaited.get_or_insert_with(HashSet::new).insert(child.id());
+    awaited.insert(child.id());
     Ok(child)
 }
 
 /// The child `pid` was waited for, or never will be: from now on [`orphans`] may reap it.
 pub(super) fn forget(pid: u32) {
-    if let Some(awaited) = awaited().as_mut() {
-        awaited.remove(&pid);
-    }
+    awaited().remove(&pid);
 }
 
 /// Reaps every dead process that was handed to us; returns the living ones.
 pub(super) fn orphans() -> Vec<u32> {
-    let guard = awaited();
+    let awaited = awaited();
     let mut alive = Vec::new();
-    let Some(awaited) = guard.as_ref() else {
-        return alive;
-    };
     for pid in children() {
         if awaited.contains(&pid) {
             continue;
