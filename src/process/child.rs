@@ -135,8 +135,11 @@ impl StdioConnection {
     /// While the guard lives, output does not postpone the idle stop; `None` while the child is in use.
     #[must_use]
     pub fn unused(&self) -> Option<UnusedGuard> {
-        let is_idle = self.0.state.is_idle();
-        is_idle.then(|| UnusedGuard::new(&self.0.state))
+        let state = &self.0.state;
+        state.is_idle().then(|| {
+            state.uses.set_asked(true);
+            UnusedGuard(Arc::clone(state))
+        })
     }
 
     /// Cancelled as soon as the child is gone, is being stopped, or has closed its output.
@@ -176,13 +179,6 @@ impl Drop for BusyGuard {
 #[derive(Debug)]
 #[must_use = "what the child says counts as use when this is dropped"]
 pub struct UnusedGuard(Arc<ChildState>);
-
-impl UnusedGuard {
-    fn new(state: &Arc<ChildState>) -> Self {
-        state.uses.set_asked(true);
-        Self(Arc::clone(state))
-    }
-}
 
 impl Drop for UnusedGuard {
     fn drop(&mut self) {
