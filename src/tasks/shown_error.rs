@@ -52,17 +52,11 @@ pub(super) fn shown_text(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rstest::rstest;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::call::{ClientCapabilities, Principal};
-    use crate::endpoint::Endpoint;
-    use crate::outbound::InternalCall;
     use crate::protocol::Revision;
-    use crate::telemetry::trace::TraceContext;
+    use crate::tasks::wait::tests::call;
 
     // SPEC E-01, E-04: of the reserved range only what the client's revision defines, and nothing about one hop.
     #[rstest]
@@ -75,18 +69,7 @@ mod tests {
     #[case(r#"{"code":7.5,"message":"m"}"#, Some("-32603"))]
     #[case(r#"{"code":-32000,"message":"m"}"#, None)]
     fn error_of_a_task_is_that_of_a_call(#[case] error: &str, #[case] code: Option<&str>) {
-        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t"}}"#;
-        let call = Call {
-            principal: Arc::new(Principal::anonymous()),
-            endpoint: Arc::new(Endpoint::unreachable(&"up".into())),
-            revision: Revision::V2026_07_28,
-            message: Message::parse(text.into(), 128).unwrap(),
-            link: InternalCall::declaring(ClientCapabilities::none()),
-            trace: TraceContext::default(),
-            cancel: CancellationToken::new(),
-            resumption: None,
-            param_headers: None,
-        };
+        let call = call();
         for from in [Revision::V2025_11_25, Revision::V2026_07_28] {
             let projection = RevisionProjection::new(from, call.revision);
             let shown = shown_text(error, &call, "up", projection);

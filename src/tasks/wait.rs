@@ -243,4 +243,4 @@ pub(super) fn is_passing(fault: &Fault) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -113,23 +113,12 @@ impl DownstreamLink for Hesitant {
     }
 }
 
-fn call() -> Call {
+/// A tool call of a client that declares nothing.
+pub(in crate::tasks) fn call() -> Call {
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
     Call {
         principal: Arc::new(Principal::anonymous()),
-        endpoint: Arc::new(Endpoint {
-            name: "up".into(),
-            path: "/mcp/up".to_owned(),
-            resource: "https://gw.test/mcp/up".to_owned(),
-            metadata_url: String::new(),
-            upstreams: vec!["up".into()],
-            pure: true,
-            required_scopes: Vec::new(),
-            login_scopes: Vec::new(),
-            audiences: Vec::new(),
-            issuers: Vec::new(),
-            tools: Vec::new(),
-        }),
+        endpoint: Arc::new(Endpoint::unreachable(&"up".into())),
         revision: Revision::V2026_07_28,
         message: Message::parse(text.into(), 128).unwrap(),
         link: InternalCall::declaring(ClientCapabilities::none()),
