@@ -264,9 +264,7 @@ impl SharedMember {
         }
         reply
     }
-}
 
-impl SharedMember {
     /// Sets this member's level; the upstream gets the most verbose level of all members.
     ///
     /// # Cancel safety

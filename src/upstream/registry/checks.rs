@@ -39,9 +39,7 @@ impl Upstreams {
             });
         }
     }
-}
 
-impl Upstreams {
     /// Looks once whether `upstream` is there, without opening a session.
     ///
     /// # Cancel safety
