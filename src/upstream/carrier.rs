@@ -260,17 +260,11 @@ impl From<OpenError> for LinkError {
                 let reached = NotReached::new("its process keeps crashing").remedied(
                     "look into what the program wrote at its end, and run `command` by hand",
                 );
-                Self::Unreachable(match last_words {
-                    Some(words) => reached.with_words(&words),
-                    None => reached,
-                })
+                Self::Unreachable(reached.with_words(last_words.as_deref()))
             }
             other => {
                 let reached = NotReached::new(other.to_string()).caused_by(&other);
-                Self::Unreachable(match remedy(&other) {
-                    Some(remedy) => reached.remedied(remedy),
-                    None => reached,
-                })
+                Self::Unreachable(reached.remedied(remedy(&other)))
             }
         }
     }

@@ -45,15 +45,15 @@ impl NotReached {
         ))
     }
 
-    /// Adds a remedy for the operator.
-    pub(super) fn remedied(mut self, remedy: &'static str) -> Self {
-        self.remedy = Some(remedy);
+    /// Adds the remedy for the operator, if one is known.
+    pub(super) fn remedied(mut self, remedy: impl Into<Option<&'static str>>) -> Self {
+        self.remedy = remedy.into();
         self
     }
 
-    /// Adds the last words of the child, for its own principal.
-    pub(super) fn with_words(mut self, words: &str) -> Self {
-        self.words = Some(format!("; its last words: {words}"));
+    /// Adds the last words of the child, if there are any, for its own principal.
+    pub(super) fn with_words(mut self, words: Option<&str>) -> Self {
+        self.words = words.map(|words| format!("; its last words: {words}"));
         self
     }
 
