@@ -88,17 +88,7 @@ pub enum Credential<'a> {
 
 /// The headers of the configuration, the same for everybody.
 #[derive(Debug)]
-pub(super) struct FixedHeaders(HeaderMap);
-
-impl FixedHeaders {
-    /// The headers of `configured`.
-    ///
-    /// # Errors
-    /// [`ClientError::Header`] for one that cannot be sent.
-    pub(super) fn new(configured: &[(String, Secret)]) -> Result<Self, ClientError> {
-        fixed_headers(configured).map(Self)
-    }
-}
+pub(super) struct FixedHeaders(pub(super) HeaderMap);
 
 /// The headers of `configured`.
 ///
@@ -128,14 +118,7 @@ impl Credentials for FixedHeaders {
 
 /// Tokens of the one account that all callers share.
 #[derive(Debug)]
-pub(super) struct CommonTokens(Arc<TokenSource>);
-
-impl CommonTokens {
-    /// The tokens of `source`.
-    pub(super) fn new(source: Arc<TokenSource>) -> Self {
-        Self(source)
-    }
-}
+pub(super) struct CommonTokens(pub(super) Arc<TokenSource>);
 
 impl Credentials for CommonTokens {
     fn account_of(&self, _owner: OwnerKey) -> Account {

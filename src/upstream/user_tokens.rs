@@ -18,27 +18,14 @@ use crate::vault::{AccountCheck, GrantKey};
 /// Tokens of callers, each for its own requests.
 #[derive(Debug)]
 pub(super) struct PrincipalTokens {
-    upstream: Arc<str>,
+    pub(super) upstream: Arc<str>,
     /// `None` where the gateway keeps no accounts, as while it is only checked.
-    tokens: Option<Arc<UserTokens>>,
+    pub(super) tokens: Option<Arc<UserTokens>>,
     /// Configured headers, which go with every token.
-    fixed: HeaderMap,
+    pub(super) fixed: HeaderMap,
 }
 
 impl PrincipalTokens {
-    /// The `tokens` at `upstream`, whose configured headers are `fixed`.
-    pub(super) fn new(
-        upstream: Arc<str>,
-        tokens: Option<Arc<UserTokens>>,
-        fixed: HeaderMap,
-    ) -> Self {
-        Self {
-            upstream,
-            tokens,
-            fixed,
-        }
-    }
-
     fn key(&self, owner: OwnerKey) -> GrantKey {
         GrantKey {
             owner,

@@ -160,9 +160,11 @@ impl<'c> AccountFactory<'c> {
                 } else {
                     probe = Some(self.probe(upstream, site, config)?);
                 }
-                let name = upstream.name.as_str().into();
-                let fixed = headers(upstream, site)?;
-                let users = Arc::new(PrincipalTokens::new(name, tokens.clone(), fixed));
+                let users = Arc::new(PrincipalTokens {
+                    upstream: upstream.name.as_str().into(),
+                    tokens: tokens.clone(),
+                    fixed: headers(upstream, site)?,
+                });
                 let accounts = EntryAccounts {
                     users: Some(Arc::<PrincipalTokens>::clone(&users)),
                     tokens,
@@ -194,8 +196,7 @@ impl<'c> AccountFactory<'c> {
         let credentials: Arc<dyn Credentials> = if account.kind() == AccountKind::TokenExchange {
             Arc::new(ExchangedTokens::new(Arc::clone(&account)))
         } else {
-            let source = TokenSource::new(Arc::clone(&account));
-            Arc::new(CommonTokens::new(source))
+            Arc::new(CommonTokens(TokenSource::new(Arc::clone(&account))))
         };
         let accounts = EntryAccounts {
             account: Some(account),

@@ -26,7 +26,7 @@ use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
 use crate::ownership::Fence;
 use crate::protocol::headers::MCP_SESSION_ID;
-use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
+use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, fixed_headers};
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most; hyper adds the
 /// length of the body, for which the table would have to grow.
@@ -64,11 +64,12 @@ impl HttpClient {
     pub fn new(carrier: &HttpCarrier) -> Result<Self, ClientError> {
         let targets = RequestTargets::new(&carrier.url)?;
         let uri = &targets.configured().absolute;
+        let fixed = || fixed_headers(&carrier.headers).map(FixedHeaders);
         Ok(Self {
             way: Arc::new(ClientChoice::new(carrier, uri)?),
             host: host(uri)?,
             targets: Arc::new(targets),
-            credentials: RequestCredentials::new(Arc::new(FixedHeaders::new(&carrier.headers)?)),
+            credentials: RequestCredentials::new(Arc::new(fixed()?)),
             login: Arc::new(UpstreamLogin::new(carrier, false)),
             fence: Fence::default(),
         })

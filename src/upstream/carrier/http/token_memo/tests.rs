@@ -70,8 +70,11 @@ fn tokens_in(vault: &Vault) -> PrincipalTokens {
     let keeping = AccountKeeping::new(vault, &audit);
     let host = HostEnvironment::current();
     let upstreams = Upstreams::new(&config, host, Some(keeping), TaskSpawner::new()).unwrap();
-    let tokens = upstreams.caller_accounts().tokens().next().cloned();
-    PrincipalTokens::new("up".into(), tokens, HeaderMap::new())
+    PrincipalTokens {
+        upstream: "up".into(),
+        tokens: upstreams.caller_accounts().tokens().next().cloned(),
+        fixed: HeaderMap::new(),
+    }
 }
 
 fn key() -> GrantKey {
