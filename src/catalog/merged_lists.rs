@@ -159,7 +159,7 @@ impl MergedLists {
                 }
             }
         }
-        let list = merger.finish(None);
+        let list = merger.finish();
         if list.dropped > 0 || !list.lookalikes.is_empty() {
             tracing::warn!(
                 dropped = list.dropped,

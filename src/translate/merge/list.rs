@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
+use crate::protocol::json::{JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::ListKind;
 use crate::translate::naming::{NamePrefix, looks_like};
 use crate::translate::rewrite::RewriteWalk;
@@ -26,7 +26,6 @@ pub struct ListMerger {
     out: String,
     shown: usize,
     dropped: usize,
-    partial: bool,
     /// The upstream whose items are being appended, and their number so far.
     upstream: Option<Arc<str>>,
     count: usize,
@@ -43,13 +42,9 @@ pub struct ListMerger {
 pub struct MergedList {
     /// JSON text of the list result.
     pub result: String,
-    /// How many items it holds.
-    pub shown: usize,
     /// Items that could not be shown: without a name, ambiguous, too large, too many, or named like
     /// an earlier one. What the filter left out is not among them.
     pub dropped: usize,
-    /// Whether an upstream is missing: announce a change when it is back.
-    pub partial: bool,
     /// Some names that look like an earlier name, for a warning.
     pub lookalikes: Vec<String>,
 }
@@ -63,7 +58,6 @@ impl ListMerger {
             out: format!("{{\"{}\":[", kind.member()),
             shown: 0,
             dropped: 0,
-            partial: false,
             upstream: None,
             count: 0,
             hasher: RandomState::new(),
@@ -79,7 +73,7 @@ impl ListMerger {
     /// dropped; the others stay.
     ///
     /// # Errors
-    /// When the text is no array. Then no item of the page is shown, and the list counts as partial.
+    /// When the text is no array. Then no item of the page is shown.
     pub fn append(
         &mut self,
         prefix: &NamePrefix,
@@ -108,7 +102,6 @@ impl ListMerger {
             self.out.truncate(before.0);
             self.shown = before.1;
             self.count = counted;
-            self.partial = true;
             stop.at(scanner.offset())
         })
     }
@@ -122,25 +115,13 @@ impl ListMerger {
         self.shown += 1;
     }
 
-    /// Notes that an upstream gave no list: the others are shown without it. Spec: SPEC G-03.
-    pub fn miss(&mut self) {
-        self.partial = true;
-    }
-
-    /// The list, with a cursor (plain text) when there is more.
+    /// The list.
     #[must_use]
-    pub fn finish(mut self, next_cursor: Option<&str>) -> MergedList {
-        self.out.push(']');
-        if let Some(cursor) = next_cursor {
-            self.out.push_str(",\"nextCursor\":");
-            json::quote_into(&mut self.out, cursor);
-        }
-        self.out.push('}');
+    pub fn finish(mut self) -> MergedList {
+        self.out.push_str("]}");
         MergedList {
             result: self.out,
-            shown: self.shown,
             dropped: self.dropped,
-            partial: self.partial,
             lookalikes: self.lookalikes,
         }
     }
