@@ -20,9 +20,7 @@ use crate::upstream::health::UpstreamHealth;
 
 /// Those of a link over HTTP to an upstream that is never contacted, with its client and bounds.
 pub(in crate::upstream) fn over_http() -> (LinkSettings, HttpClient, ResponseBounds) {
-    let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
-    let config = config::parse(text, "test.toml", &|_| None).unwrap();
-    let upstream = config.upstreams.first().unwrap();
+    let upstream = config::UpstreamConfig::sample("");
     let config::CarrierConfig::Http(http) = &upstream.carrier else {
         panic!("it is reached over HTTP");
     };
@@ -35,7 +33,7 @@ pub(in crate::upstream) fn over_http() -> (LinkSettings, HttpClient, ResponseBou
     let name: Arc<str> = "up".into();
     let budget = ByteBudget::of_replies(1 << 20, 1 << 20, 1 << 20);
     let settings = LinkSettings {
-        upstream: Arc::new(upstream.clone()),
+        upstream: Arc::new(upstream),
         name: Arc::clone(&name),
         carrier: Carrier::Http(Box::new(client.clone()), bounds, None),
         owner: Principal::anonymous().owner(),

@@ -367,11 +367,7 @@ mod tests {
     use crate::call::Principal;
 
     fn cell(era: &str) -> EraCell {
-        let text = format!(
-            "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\nera = {era:?}\n"
-        );
-        let config = config::parse(&text, "test.toml", &|_| None).unwrap();
-        EraCell::new(config.upstreams.first().unwrap())
+        EraCell::new(&config::UpstreamConfig::sample(&format!("era = {era:?}\n")))
     }
 
     fn modern() -> EraVerdict {
