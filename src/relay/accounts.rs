@@ -6,13 +6,12 @@ use moka::sync::Cache;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::Relay;
+use super::list_changes::LISTS;
 use crate::call::{Notice, NoticeArrival};
 use crate::session::NoticeSource;
 use crate::upstream::AccountState;
 use crate::vault::GrantKey;
 
-/// The lists that may differ between accounts.
-const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 /// Accounts whose state is remembered between two changes.
 const MAX_KNOWN: u64 = 100_000;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
-use super::list_changes::SharedChanges;
+use super::list_changes::{LISTS, SharedChanges};
 use crate::budget::ReplyShare;
 use crate::call::{
     InputOutcome, InputRequest, Notice, NoticeArrival, NoticeIntake, NoticeKind, ServerDeclaration,
@@ -75,7 +75,7 @@ impl NoticeIntake for SessionIntake {
             && self.tells_changes
             && let Some(session) = self.session.upgrade()
         {
-            for what in ["tools", "prompts", "resources"] {
+            for what in LISTS {
                 session.tell(Notice::list_changed(what), NoticeSource::of(upstream));
             }
         }

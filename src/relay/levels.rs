@@ -67,17 +67,14 @@ impl LogLevels {
     /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again. `false` for
     /// a modern upstream, since a restart may make it a legacy one.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: LogLevel) -> bool {
-        let legacy = |declared: &ServerDeclaration| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {
             Some(declared) => Some(declared),
             None => link.open().await.ok(),
         };
-        let Some(declared) = declared else {
+        let is_legacy = |declared: &Arc<ServerDeclaration>| declared.revision.era() == Era::Legacy;
+        let Some(declared) = declared.filter(is_legacy) else {
             return false;
         };
-        if !legacy(&declared) {
-            return false;
-        }
         if !declared.logs() {
             return true;
         }
@@ -110,9 +107,7 @@ impl LogLevels {
         let (links, level) = (session.links().all(), session.levels().wanted());
         let wait = self.links.connect_wait;
         let told = links.iter().map(|link| async {
-            let logs = link
-                .declared()
-                .is_some_and(|declared| has_member(&declared.capabilities, "logging"));
+            let logs = link.declared().is_some_and(|declared| declared.logs());
             let upstream = link.upstream();
             let method = call.message.method().unwrap_or_default();
             if !logs || self.policy.decide_part(call, upstream, method).is_err() {
@@ -141,11 +136,4 @@ impl LogLevels {
         join_all(told).await;
         Reply::Result(EMPTY)
     }
-}
-
-fn has_member(object: &[u8], name: &str) -> bool {
-    let members = std::str::from_utf8(object)
-        .ok()
-        .and_then(|text| json::members(text).ok());
-    members.is_some_and(|members| members.iter().any(|(known, _)| known == name))
 }
