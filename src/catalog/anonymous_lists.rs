@@ -258,15 +258,12 @@ fn is_answer(fault: &Fault) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::call::ServerDeclaration;
+    use crate::call::samples::declared;
     use crate::protocol::Revision;
 
     fn list(kind: ListKind) -> (ListKind, KeptList) {
-        let text = || Bytes::from_static(b"{}");
-        let declared = ServerDeclaration::new(Revision::LATEST_LEGACY, text(), text(), None);
+        let declared = declared(Revision::LATEST_LEGACY, "{}");
         (kind, KeptLists::whole(&declared, kind, &[]).unwrap())
     }
 

@@ -93,6 +93,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::call::samples;
 
     fn key(capabilities: u64) -> DeclarationKey {
         DeclarationKey {
@@ -104,12 +105,7 @@ mod tests {
     }
 
     fn declared(text: &'static str) -> Arc<ServerDeclaration> {
-        Arc::new(ServerDeclaration::new(
-            Revision::V2025_11_25,
-            Bytes::from_static(text.as_bytes()),
-            Bytes::from_static(b"{}"),
-            None,
-        ))
+        samples::declared(Revision::V2025_11_25, text)
     }
 
     // CLIENTS.md: a server may vary with the client's capabilities.

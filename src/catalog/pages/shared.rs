@@ -133,11 +133,8 @@ fn slot(account: Account) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::call::ServerDeclaration;
-    use crate::call::samples::owner;
+    use crate::call::samples::{declared, owner};
     use crate::protocol::Revision;
     use crate::protocol::methods::ListKind;
 
@@ -152,7 +149,6 @@ mod tests {
     }
 
     fn page(number: EventNumber) -> CachedPage {
-        let text = || Bytes::from_static(b"{}");
         CachedPage {
             digest: [7; 32],
             number,
@@ -162,7 +158,7 @@ mod tests {
             outlives_calls: false,
             epoch: None,
             is_own: true,
-            declared: Arc::new(ServerDeclaration::new(REVISION, text(), text(), None)),
+            declared: declared(REVISION, "{}"),
         }
     }
 

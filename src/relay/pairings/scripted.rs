@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use crate::call::samples::declared;
 use crate::call::{
     Call, CarriedState, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest,
     InputRequests, InputResponse, Notice, Reply, ServerDeclaration, UpstreamLink,
@@ -145,13 +146,7 @@ impl UpstreamLink for ScriptedUpstream {
             ScriptStep::Visited | ScriptStep::Odd => (Revision::V2025_11_25, "{}"),
             ScriptStep::Faulty => (Revision::V2026_07_28, WITH_TASKS),
         };
-        let (capabilities, info) = (Bytes::from_static(capabilities.as_bytes()), "{}".into());
-        Some(Arc::new(ServerDeclaration::new(
-            revision,
-            capabilities,
-            info,
-            None,
-        )))
+        Some(declared(revision, capabilities))
     }
 
     fn listen(&self, _wanted: bool) {}

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::call::{Notice, NoticeArrival, ServerDeclaration};
+use crate::call::{Notice, NoticeArrival, ServerDeclaration, samples};
 use crate::catalog::ListPageKey;
 use crate::fault::FaultKind;
 use crate::outbound::IntakeFactory;
@@ -30,10 +30,8 @@ fn up() -> Arc<str> {
 }
 
 fn declared() -> Arc<ServerDeclaration> {
-    let capabilities = Bytes::from_static(br#"{"tools":{"listChanged":true}}"#);
-    let info = Bytes::from_static(b"{}");
-    let declared = ServerDeclaration::new(Revision::V2025_11_25, capabilities, info, None);
-    Arc::new(declared)
+    let capabilities = r#"{"tools":{"listChanged":true}}"#;
+    samples::declared(Revision::V2025_11_25, capabilities)
 }
 
 /// A legacy upstream with one tool, whose changes are heard.

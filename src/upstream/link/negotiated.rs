@@ -361,22 +361,16 @@ impl EraCell {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::call::Principal;
+    use crate::call::samples::declared;
 
     fn cell(era: &str) -> EraCell {
         EraCell::new(&config::UpstreamConfig::sample(&format!("era = {era:?}\n")))
     }
 
     fn modern() -> EraVerdict {
-        EraVerdict::Modern(Arc::new(ServerDeclaration::new(
-            Revision::V2026_07_28,
-            Bytes::from_static(b"{}"),
-            Bytes::from_static(b"{}"),
-            None,
-        )))
+        EraVerdict::Modern(declared(Revision::V2026_07_28, "{}"))
     }
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -448,9 +442,7 @@ mod tests {
         );
         cell.learn(&EraVerdict::Legacy);
         assert_eq!(moved(&cell), [[false; 2], [true; 2]]);
-        let declared =
-            ServerDeclaration::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);
-        cell.learn(&EraVerdict::Modern(Arc::new(declared)));
+        cell.learn(&modern());
         assert_eq!(moved(&cell), [[true; 2], [false; 2]]);
         cell.learn_sessions(true);
         assert_eq!(moved(&cell), [[false, true], [false; 2]]);

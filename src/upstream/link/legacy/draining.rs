@@ -69,13 +69,12 @@ impl DrainingConnections {
 mod tests {
     use std::time::Duration;
 
-    use bytes::Bytes;
     use tokio::time::timeout;
 
     use super::super::connection::TakenConnection;
     use super::super::wire::LegacyWire;
     use super::*;
-    use crate::call::ServerDeclaration;
+    use crate::call::samples::declared;
     use crate::protocol::Revision;
     use crate::upstream::carrier::fixture;
     use crate::upstream::carrier::http::http_session::HttpSession;
@@ -87,10 +86,9 @@ mod tests {
         let settings = Arc::new(settings);
         let draining = Arc::new(DrainingConnections::default());
         let session = HttpSession::new(Arc::clone(&settings.name), client, bounds);
-        let (none, info) = (Bytes::from_static(b"{}"), Bytes::from_static(b"{}"));
-        let declared = ServerDeclaration::new(Revision::V2025_11_25, none, info, None);
+        let declared = declared(Revision::V2025_11_25, "{}");
         let wire = LegacyWire::Http(Arc::new(session));
-        let connection = LegacyConnection::new(&settings, wire, Arc::new(declared));
+        let connection = LegacyConnection::new(&settings, wire, declared);
         let taken = TakenConnection::new(&connection);
         draining.retire(Arc::clone(&connection));
         let minute = Duration::from_mins(1);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::ModernServerLink;
 use super::*;
-use crate::call::ServerDeclaration;
+use crate::call::samples::declared;
 use crate::protocol::{Era, Revision};
 use crate::upstream::carrier::fixture;
 
@@ -16,12 +16,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
     };
     let (schemas, state) = (Arc::<ToolSchemas>::default(), SessionState::default());
     let link = ModernServerLink::new(Arc::new(settings), schemas, state, None, None);
-    link.told(&Arc::new(ServerDeclaration::new(
-        Revision::V2026_07_28,
-        Bytes::from_static(capabilities.as_bytes()),
-        Bytes::from_static(b"{}"),
-        None,
-    )));
+    link.told(&declared(Revision::V2026_07_28, capabilities));
     link
 }
 

@@ -293,16 +293,11 @@ fn declares_less(modern: &ServerDeclaration, legacy: &ServerDeclaration) -> bool
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use rstest::rstest;
 
     use super::*;
+    use crate::call::samples::declared;
     use crate::protocol::Revision;
-
-    fn declared(capabilities: &'static str) -> ServerDeclaration {
-        let info = Bytes::from_static(b"{}");
-        ServerDeclaration::new(Revision::V2025_11_25, capabilities.into(), info, None)
-    }
 
     #[rstest]
     #[case::equal(r#"{"tools":{}}"#, r#"{"tools":{}}"#, false)]
@@ -314,7 +309,8 @@ mod tests {
         #[case] legacy: &'static str,
         #[case] less: bool,
     ) {
-        assert_eq!(declares_less(&declared(modern), &declared(legacy)), less);
+        let [modern, legacy] = [modern, legacy].map(|it| declared(Revision::V2025_11_25, it));
+        assert_eq!(declares_less(&modern, &legacy), less);
     }
 
     // Spec: SPEC U-06
