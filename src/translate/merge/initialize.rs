@@ -79,12 +79,7 @@ pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) 
 
 /// The title in the upstream's `serverInfo`; empty if there is none.
 fn title(declared: &ServerDeclaration) -> Cow<'_, str> {
-    let info = json::members(&declared.server_info).unwrap_or_default();
-    let member = |key: &str| {
-        info.iter()
-            .find(|(name, _)| name == key)
-            .map(|(_, value)| *value)
-    };
+    let member = |key| json::member(&declared.server_info, key);
     let named = member("title")
         .and_then(json::string)
         .filter(|title| !title.is_empty());

@@ -174,8 +174,7 @@ impl ModernConnection {
                 }
             }
         }
-        let what = "it refuses the revision that it offers";
-        Err(LinkError::Handshake(what.to_owned()))
+        Err(discover::refuses())
     }
 
     /// One exchange with the upstream over HTTP or the pipe. The headers are built only where they are used, since

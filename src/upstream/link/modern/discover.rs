@@ -140,10 +140,8 @@ fn declared(reply: &Message) -> Option<ServerDeclaration> {
         let text = text.filter(|text| text.starts_with('{')).unwrap_or("{}");
         Bytes::copy_from_slice(text.as_bytes())
     };
-    let meta = reply.result_member("_meta").unwrap_or("{}");
-    let members = json::members(meta).unwrap_or_default();
-    let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
-    let info = info.map(|(_, text)| *text);
+    let meta = reply.result_member("_meta");
+    let info = meta.and_then(|text| json::member(text, meta::SERVER_INFO));
     // Older servers have `serverInfo` in the result itself. Spec: SPEC M-41, M-50
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
@@ -163,16 +161,13 @@ fn declared(reply: &Message) -> Option<ServerDeclaration> {
 
 /// The strings of an array member of an object.
 fn list(object: &str, name: &str) -> Option<Vec<String>> {
-    let members = json::members(object).ok()?;
-    let (_, array) = members.into_iter().find(|(known, _)| known == name)?;
-    let elements = json::elements(array).ok()?;
+    let elements = json::elements(json::member(object, name)?).ok()?;
     let strings = elements.into_iter().filter_map(json::string);
     Some(strings.map(std::borrow::Cow::into_owned).collect())
 }
 
 fn shown(revisions: &[String]) -> String {
-    let shown: String = revisions.join(", ").chars().take(200).collect();
-    shown
+    revisions.join(", ").chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -130,9 +130,7 @@ impl QuestionEntry {
 
     /// A parameter, as JSON text.
     pub(super) fn param(&self, name: &str) -> Option<&str> {
-        let members = json::members(self.params.as_deref()?).ok()?;
-        let mut members = members.into_iter();
-        members.find(|(known, _)| known == name).map(|(_, v)| v)
+        json::member(self.params.as_deref()?, name)
     }
 
     /// The parameters with the member `name` set to `value`, or removed.
