@@ -16,6 +16,5 @@ pub(crate) use discover::{
 };
 pub(crate) use gateway_info::GatewayInfo;
 pub(crate) use initialize::{merged, pure};
-pub use instructions::{InstructionPart, InstructionsText};
 pub use list::{ListMerger, MergedList};
 pub(crate) use missing::{MergedMember, MissingReason, codes as missing_codes};

@@ -1,16 +1,15 @@
 //! The result of `initialize`. Spec: SPEC L-02; BRIDGING §5.1 to §5.3, §5.7.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::instructions::{InstructionPart, joined};
 use super::missing::{self, MergedMember};
-use super::{GatewayInfo, InstructionPart, InstructionsText, capabilities};
+use super::{GatewayInfo, capabilities};
 use crate::call::ServerDeclaration;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Revision, meta};
-use crate::translate::naming::NamePrefix;
 
 /// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
 pub(crate) fn pure(revision: Revision, declared: &ServerDeclaration) -> Bytes {
@@ -55,26 +54,16 @@ pub(super) fn capabilities_of(
 
 /// The instructions of the operator and of all known upstreams, and the names of missing upstreams.
 pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) -> Option<String> {
-    let known = upstreams
-        .iter()
-        .filter_map(|one| Some((&one.upstream, one.declared.as_deref()?)));
-    let speakers: Vec<_> = known
-        .filter_map(|(name, declared)| {
-            let text = declared.instructions.as_deref()?;
-            Some((NamePrefix::new(Arc::clone(name)), title(declared), text))
+    let parts = upstreams.iter().filter_map(|one| {
+        let declared = one.declared.as_deref()?;
+        Some(InstructionPart {
+            upstream: &one.upstream,
+            title: title(declared),
+            text: declared.instructions.as_deref()?,
         })
-        .collect();
+    });
     let missing = missing::sentence(upstreams.iter().filter_map(MergedMember::absence));
-    let mut instructions = InstructionsText::new(ourselves.instructions.as_deref());
-    instructions.miss(missing.as_deref());
-    for (prefix, title, text) in &speakers {
-        instructions.push(InstructionPart {
-            prefix,
-            title,
-            text,
-        });
-    }
-    instructions.finish()
+    joined(ourselves.instructions.as_deref(), missing.as_deref(), parts)
 }
 
 /// The title in the upstream's `serverInfo`; empty if there is none.
@@ -110,6 +99,8 @@ fn result(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,6 +1,8 @@
 //! Instructions of several upstreams as one text. Spec: BRIDGING §5.3.
 
-use crate::translate::naming::{NamePrefix, clean};
+use std::borrow::Cow;
+
+use crate::translate::naming::clean;
 
 /// Characters of one upstream's instructions.
 const MAX_PART: usize = 8 * 1024;
@@ -10,74 +12,45 @@ const MAX_TOTAL: usize = 32 * 1024;
 const MAX_TITLE: usize = 80;
 
 /// The instructions of one upstream.
-#[derive(Debug, Clone, Copy)]
-pub struct InstructionPart<'a> {
-    /// The prefix of the upstream.
-    pub prefix: &'a NamePrefix,
+#[derive(Debug)]
+pub(super) struct InstructionPart<'a> {
+    pub(super) upstream: &'a str,
     /// The title of the upstream; empty for its configured name.
-    pub title: &'a str,
+    pub(super) title: Cow<'a, str>,
     /// Its instructions, decoded.
-    pub text: &'a str,
+    pub(super) text: &'a str,
 }
 
-/// Builds the text: the operator's first, then each upstream's under its title.
-#[derive(Debug, Default)]
-pub struct InstructionsText<'a> {
-    operator: Option<&'a str>,
-    /// A sentence that names the upstreams missing from the answer.
-    missing: Option<&'a str>,
-    parts: Vec<InstructionPart<'a>>,
-}
-
-impl<'a> InstructionsText<'a> {
-    /// Begins with the operator's own text.
-    #[must_use]
-    pub fn new(operator: Option<&'a str>) -> Self {
-        Self {
-            operator,
-            missing: None,
-            parts: Vec::new(),
+/// The operator's own text, a sentence that names the upstreams `missing` from the answer, and each upstream's text under
+/// its title; bounded. `None` if all are empty.
+pub(super) fn joined<'a>(
+    operator: Option<&str>,
+    missing: Option<&str>,
+    parts: impl IntoIterator<Item = InstructionPart<'a>>,
+) -> Option<String> {
+    let mut out = operator
+        .map(|text| readable(text, MAX_TOTAL))
+        .unwrap_or_default();
+    if let Some(missing) = missing {
+        paragraph(&mut out, missing);
+    }
+    let mut room = MAX_TOTAL.saturating_sub(out.chars().count());
+    let mut labelled = false;
+    for part in parts {
+        let text = readable(part.text, MAX_PART.min(room));
+        if text.is_empty() {
+            continue;
         }
-    }
-
-    /// Names the missing upstreams in a sentence after the operator's text.
-    pub fn miss(&mut self, missing: Option<&'a str>) {
-        self.missing = missing;
-    }
-
-    /// Adds the instructions of an upstream, in the order of calls.
-    pub fn push(&mut self, part: InstructionPart<'a>) {
-        self.parts.push(part);
-    }
-
-    /// The whole text, bounded; `None` if it is empty.
-    #[must_use]
-    pub fn finish(&self) -> Option<String> {
-        let mut out = self
-            .operator
-            .map(|text| readable(text, MAX_TOTAL))
-            .unwrap_or_default();
-        if let Some(missing) = self.missing {
-            paragraph(&mut out, missing);
+        room = room.saturating_sub(text.chars().count());
+        if !labelled {
+            labelled = true;
+            paragraph(&mut out, PREFIX_RULE);
         }
-        let mut room = MAX_TOTAL.saturating_sub(out.chars().count());
-        let mut labelled = false;
-        for part in &self.parts {
-            let text = readable(part.text, MAX_PART.min(room));
-            if text.is_empty() {
-                continue;
-            }
-            room = room.saturating_sub(text.chars().count());
-            if !labelled {
-                labelled = true;
-                paragraph(&mut out, PREFIX_RULE);
-            }
-            paragraph(&mut out, &label(*part));
-            out.push('\n');
-            out.push_str(&text);
-        }
-        (!out.is_empty()).then_some(out)
+        paragraph(&mut out, &label(&part));
+        out.push('\n');
+        out.push_str(&text);
     }
+    (!out.is_empty()).then_some(out)
 }
 
 /// Makes sense of bare names in the texts that follow.
@@ -85,11 +58,11 @@ const PREFIX_RULE: &str = "This server joins several servers. Each section below
     one of them and speaks of its own tools, prompts and resources only; here their names begin \
     with the prefix in the heading.";
 
-fn label(part: InstructionPart<'_>) -> String {
-    let upstream = part.prefix.upstream();
-    let title = clean(part.title, MAX_TITLE);
+fn label(part: &InstructionPart<'_>) -> String {
+    let upstream = part.upstream;
+    let title = clean(&part.title, MAX_TITLE);
     let title = if title.is_empty() {
-        &**upstream
+        upstream
     } else {
         title.as_str()
     };
@@ -129,21 +102,14 @@ fn readable(text: &str, max_chars: usize) -> String {
 mod tests {
     use super::*;
 
-    fn prefixes() -> [NamePrefix; 2] {
-        ["a", "b"].map(|name| NamePrefix::new(name.into()))
-    }
-
     fn text(operator: Option<&str>, parts: &[(&str, &str)]) -> Option<String> {
-        let prefixes = prefixes();
-        let mut all = InstructionsText::new(operator);
-        for (prefix, (title, text)) in prefixes.iter().zip(parts) {
-            all.push(InstructionPart {
-                prefix,
-                title,
-                text,
-            });
-        }
-        all.finish()
+        let parts = ["a", "b"].into_iter().zip(parts);
+        let parts = parts.map(|(upstream, (title, text))| InstructionPart {
+            upstream,
+            title: (*title).into(),
+            text,
+        });
+        joined(operator, None, parts)
     }
 
     #[test]
