@@ -89,37 +89,24 @@ impl PollPace {
 mod tests {
     use std::sync::Mutex;
 
-    use futures_util::future::BoxFuture;
-
     use super::*;
-    use crate::call::{ClientCapabilities, InputOutcome, InputRequests};
     use crate::lock::lock;
     use crate::protocol::Message;
 
     /// A client that records its notifications.
-    #[derive(Debug)]
-    struct Client(ClientCapabilities, Mutex<Vec<Message>>);
+    #[derive(Debug, Default)]
+    struct Client(Mutex<Vec<Message>>);
 
     impl DownstreamLink for Client {
-        fn capabilities(&self) -> &ClientCapabilities {
-            &self.0
-        }
-
         fn notify(&self, notice: Notice) {
-            lock(&self.1).push(Message::parse(notice.bytes, 128).unwrap());
-        }
-
-        fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-            Box::pin(std::future::ready(InputOutcome::CannotAsk(
-                "a test".to_owned(),
-            )))
+            lock(&self.0).push(Message::parse(notice.bytes, 128).unwrap());
         }
     }
 
     // SPEC C-02, C-03.
     #[test]
     fn a_new_status_message_is_progress_and_the_same_one_is_not() {
-        let client = Client(ClientCapabilities::none(), Mutex::default());
+        let client = Client::default();
         let mut pace = PollPace {
             interval: USUAL,
             token: Some("7".to_owned()),
@@ -131,7 +118,7 @@ mod tests {
                 format!(r#"{{"taskId":"t","status":"working","statusMessage":"{message}"}}"#);
             pace.note(&UpstreamTask::read(&text).unwrap(), &client);
         }
-        let heard = lock(&client.1);
+        let heard = lock(&client.0);
         let told = heard
             .iter()
             .map(|notice| (notice.param("progress"), notice.param_str("message")));

@@ -265,24 +265,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::call::ClientCapabilities;
 
     /// A client that records its notifications, also after the reply.
-    #[derive(Debug, Clone)]
-    struct Client(ClientCapabilities, Arc<Mutex<Vec<String>>>);
+    #[derive(Debug, Clone, Default)]
+    struct Client(Arc<Mutex<Vec<String>>>);
 
     impl DownstreamLink for Client {
-        fn capabilities(&self) -> &ClientCapabilities {
-            &self.0
-        }
-
         fn notify(&self, notice: Notice) {
             let text = String::from_utf8(notice.bytes.to_vec()).unwrap();
-            self.1.lock().unwrap().push(text);
-        }
-
-        fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-            Box::pin(std::future::ready(InputOutcome::Unanswered))
+            self.0.lock().unwrap().push(text);
         }
 
         fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
@@ -304,8 +295,7 @@ mod tests {
 
     fn told(by: impl Fn(&Arc<dyn DownstreamLink>)) -> Vec<String> {
         let told = Arc::default();
-        let client: Arc<dyn DownstreamLink> =
-            Arc::new(Client(ClientCapabilities::none(), Arc::clone(&told)));
+        let client: Arc<dyn DownstreamLink> = Arc::new(Client(Arc::clone(&told)));
         by(&client);
         let told = told.lock().unwrap();
         let params = |text: &String| {
@@ -365,7 +355,7 @@ mod tests {
         #[case] expected: TagChange,
     ) {
         let marking = TaggingLink {
-            inner: Arc::new(Client(ClientCapabilities::none(), Arc::default())),
+            inner: Arc::new(Client::default()),
             mark: "own".to_owned(),
             is_known,
             there: None,

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use crate::call::samples::declared;
 use crate::call::{
     Call, CarriedState, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest,
-    InputRequests, InputResponse, Notice, Reply, ServerDeclaration, UpstreamLink,
+    InputRequests, InputResponse, Reply, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
@@ -201,8 +201,6 @@ impl DownstreamLink for ModernClient {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
     }
-
-    fn notify(&self, _notice: Notice) {}
 
     fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {

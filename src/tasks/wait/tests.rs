@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, InputResponse, Notice,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, InputResponse,
     Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::endpoint::Endpoint;
@@ -82,8 +82,6 @@ impl DownstreamLink for Willing {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.0
     }
-
-    fn notify(&self, _notice: Notice) {}
 
     fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         let agreed = InputResponse::Result(Bytes::from_static(br#"{"action":"accept"}"#));

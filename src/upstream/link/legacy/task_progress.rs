@@ -122,26 +122,15 @@ pub(super) fn is_over(task: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{ClientCapabilities, InputOutcome, InputRequests, Notice};
     use crate::upstream::deadlines::CallActivity;
 
     /// A client with a link that outlives its call.
     #[derive(Debug)]
-    struct Client(ClientCapabilities);
+    struct Client;
 
     impl DownstreamLink for Client {
-        fn capabilities(&self) -> &ClientCapabilities {
-            &self.0
-        }
-
-        fn notify(&self, _notice: Notice) {}
-
-        fn ask(&self, _round: InputRequests) -> futures_util::future::BoxFuture<'_, InputOutcome> {
-            Box::pin(std::future::ready(InputOutcome::CannotAsk(String::new())))
-        }
-
         fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
-            Some(Arc::new(Self(self.0.clone())))
+            Some(Arc::new(Self))
         }
     }
 
@@ -162,7 +151,7 @@ mod tests {
     /// The call under the token `id` becomes the task `task`, which is kept for `ttl`.
     fn begin(task_progress: &TaskProgress, id: u64, task: &str, ttl: &str) {
         let call = PendingReply {
-            link: Some(Arc::new(Client(ClientCapabilities::none()))),
+            link: Some(Arc::new(Client)),
             progress: Some("\"mine\"".into()),
             ..PendingReply::new(id, &Arc::new(CallActivity::new()))
         };
