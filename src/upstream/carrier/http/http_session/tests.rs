@@ -87,17 +87,8 @@ async fn a_reply_on_a_stream_leaves_its_connection_to_the_next_request() {
 // Spec: RFC 8259 §8.1.
 #[tokio::test]
 async fn a_byte_order_mark_hides_no_reply() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let wire = wire(&listener);
-    let take = &mut |message: Message| Some(message);
-    let ask = wire.request(Bytes::from_static(b"{}"), CallOrigin::default(), take);
-    let play = async {
-        let mut stream = listener.accept().await.unwrap().0;
-        let reply = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}";
-        answer_as(&mut stream, "application/json", reply).await;
-        stream
-    };
-    let (reply, _stream) = tokio::join!(ask, play);
+    let reply = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}";
+    let (_, reply) = asked("application/json", reply, |_| {}).await;
     assert_eq!(reply.unwrap().number(), Some(1));
 }
 
@@ -130,21 +121,7 @@ fn progress(token: u64) -> String {
 }
 
 async fn record(events: String) -> (Vec<String>, Result<Message, LinkError>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let wire = wire(&listener);
-    let mut record = Record::default();
-    let ask = wire.request(
-        Bytes::from_static(b"{}"),
-        CallOrigin::default(),
-        &mut record,
-    );
-    let play = async {
-        let mut stream = listener.accept().await.unwrap().0;
-        answer_with(&mut stream, &events).await;
-        stream
-    };
-    let (reply, _stream) = tokio::join!(ask, play);
-    (record.0, reply)
+    asked("text/event-stream", &events, |_| {}).await
 }
 
 #[tokio::test]
@@ -188,8 +165,19 @@ async fn what_came_before_an_event_that_is_too_large_is_taken() {
     assert_eq!(taken.last().map(String::as_str), Some("taken"));
 }
 
-/// The messages and success of a request answered with `body`; `prepare` sets up `wire` before.
+/// The messages and success of a request; see [`asked`].
 async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpSession)) -> (Vec<String>, bool) {
+    let (mut taken, reply) = asked(media, body, prepare).await;
+    taken.retain(|what| what != "taken");
+    (taken, reply.is_ok())
+}
+
+/// What is taken of the answer `body` to a request, and the reply; `prepare` sets up `wire` before.
+async fn asked(
+    media: &str,
+    body: &str,
+    prepare: impl Fn(&HttpSession),
+) -> (Vec<String>, Result<Message, LinkError>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wire = wire(&listener);
     prepare(&wire);
@@ -205,8 +193,7 @@ async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpSession)) -> (Ve
         stream
     };
     let (reply, _stream) = tokio::join!(ask, play);
-    record.0.retain(|what| what != "taken");
-    (record.0, reply.is_ok())
+    (record.0, reply)
 }
 
 // Spec: RFC 9110 §8.3.1: neither case nor parameters of a media type make another one.
