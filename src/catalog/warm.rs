@@ -64,9 +64,9 @@ impl OwnLister {
 
     async fn keep_warming(&self, endpoint: &Arc<Endpoint>, upstream: &Arc<str>) {
         for attempt in 0..ATTEMPTS {
-            match self.warm_one(endpoint, upstream).await {
+            match self.list_alone(endpoint, upstream, LONGEST).await {
                 Ok(lists) => {
-                    tracing::info!(%upstream, lists, "warm upstream is listed");
+                    tracing::info!(%upstream, lists = lists.len(), "warm upstream is listed");
                     return;
                 }
                 Err(fault) => {
@@ -76,16 +76,6 @@ impl OwnLister {
             }
             tokio::time::sleep(PAUSE * 2_u32.pow(attempt)).await;
         }
-    }
-
-    /// Lists one upstream; how many lists it has.
-    async fn warm_one(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        upstream: &Arc<str>,
-    ) -> Result<usize, Fault> {
-        let lengths = self.list_alone(endpoint, upstream, LONGEST).await?;
-        Ok(lengths.len())
     }
 
     /// Opens and lists `upstream` in a session of the gateway's own on `endpoint`, which has to show it; returns the
