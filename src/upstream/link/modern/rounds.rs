@@ -17,6 +17,7 @@ use crate::protocol::json;
 use crate::protocol::{Era, Message, methods};
 use crate::sync::backoff::Backoff;
 use crate::translate::input_responses::input_responses;
+use crate::translate::task::state::UpstreamTask;
 use crate::upstream::error::LinkError;
 
 /// How often one call is sent again, with answers or only with its state.
@@ -210,16 +211,7 @@ fn kind(
 }
 
 fn is_task(reply: &Message) -> bool {
-    let member = |name| reply.result_member(name).and_then(json::string);
-    let status = member("status");
-    let statuses = [
-        "working",
-        "input_required",
-        "completed",
-        "failed",
-        "cancelled",
-    ];
-    member("taskId").is_some() && status.is_some_and(|status| statuses.contains(&&*status))
+    reply.result().and_then(UpstreamTask::read).is_some()
 }
 
 /// Answers of a modern client that belong to no question of this call, or to a question of a task: passed on, as only
