@@ -47,7 +47,8 @@ impl AskedInputs {
                 return Err("it keeps asking for more".to_owned());
             }
             let question = question(text).ok_or("a question without a method")?;
-            if let Some(missing) = missing(&question, link) {
+            let capabilities = link.capabilities();
+            if let Some(missing) = capabilities.missing(&question.method, question.params_text()) {
                 let missing: String = missing.chars().take(64).collect();
                 return Err(format!(
                     "it asks for {missing}, which this client did not offer"
@@ -57,7 +58,7 @@ impl AskedInputs {
             {
                 return Err(format!("of what it asks, {flaw}"));
             }
-            let question = link.capabilities().fitted(question);
+            let question = capabilities.fitted(question);
             self.0.insert(key.clone().into_owned());
             fresh.push((key.into_owned(), question));
         }
@@ -146,11 +147,6 @@ fn question(text: &str) -> Option<InputRequest> {
         method,
         params: params.map(|text| Bytes::copy_from_slice(text.as_bytes())),
     })
-}
-
-fn missing(question: &InputRequest, link: &dyn DownstreamLink) -> Option<String> {
-    link.capabilities()
-        .missing(&question.method, question.params_text())
 }
 
 #[cfg(test)]

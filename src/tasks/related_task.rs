@@ -94,14 +94,10 @@ impl RelatedTasks {
             upstream: Arc::clone(upstream),
         }
     }
-
-    /// Translates the mark of an upstream to the mark that the client knows (JSON texts); `None` for a task
-    /// unknown to the client.
-    fn mark_of(&self, theirs: &str) -> Option<String> {
-        mark_of(&self.session, &self.upstream, theirs)
-    }
 }
 
+/// Translates the mark of an upstream to the mark that the client knows (JSON texts); `None` for a task unknown to the
+/// client.
 fn mark_of(session: &Session, upstream: &str, theirs: &str) -> Option<String> {
     let id = json::member(theirs, "taskId").and_then(json::string)?;
     let handle = session.tasks().handle_of(upstream, &id)?;
@@ -210,7 +206,8 @@ impl TaggingLink {
             return notice;
         }
         let there = self.there.as_ref();
-        let mark_of = there.map(|there| |theirs: &str| there.mark_of(theirs));
+        let mark_of =
+            there.map(|there| |theirs: &str| mark_of(&there.session, &there.upstream, theirs));
         remarked(notice, |kind, theirs| self.change(kind, theirs, mark_of))
     }
 }
