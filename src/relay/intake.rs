@@ -129,10 +129,7 @@ impl NoticeIntake for SessionIntake {
         } else {
             notice
         };
-        let declared = session
-            .links()
-            .get(upstream)
-            .and_then(|link| link.declared());
+        let declared = declared(&session, upstream);
         let projection = projection(&session, declared.as_deref());
         let (client, declared) = (&session.capabilities, declared.as_deref());
         if let Some(notice) = self.view.notice(projection, notice, client, declared) {
@@ -141,11 +138,8 @@ impl NoticeIntake for SessionIntake {
     }
 
     fn list_changed(&self, upstream: &Arc<str>, what: &'static str) {
-        let link = self
-            .session
-            .upgrade()
-            .and_then(|it| it.links().get(upstream));
-        let declared = link.and_then(|link| link.declared());
+        let session = self.session.upgrade();
+        let declared = session.and_then(|session| declared(&session, upstream));
         let era = declared.map(|declared| declared.revision.era());
         self.changes.publish(upstream, what, era);
     }
@@ -172,10 +166,7 @@ impl NoticeIntake for SessionIntake {
             let Some(session) = self.session.upgrade() else {
                 return InputOutcome::Unanswered;
             };
-            let declared = session
-                .links()
-                .get(&upstream)
-                .and_then(|link| link.declared());
+            let declared = declared(&session, &upstream);
             let projection = projection(&session, declared.as_deref());
             let question = match self.view.question(projection, question) {
                 Ok(question) => question,
@@ -193,6 +184,11 @@ impl NoticeIntake for SessionIntake {
             projection.asked(&methods, asked)
         })
     }
+}
+
+/// What the upstream of the session's open link declares.
+fn declared(session: &Session, upstream: &str) -> Option<Arc<ServerDeclaration>> {
+    session.links().get(upstream)?.declared()
 }
 
 /// The projection from the upstream's present revision to that of the session's client.
