@@ -91,8 +91,12 @@ impl<'a> ConnectionOpening<'a> {
     ) -> Result<Arc<LegacyConnection>, LinkError> {
         let client = client.behind(&self.settings.fence);
         let wire = HttpSession::new(self.settings.name.clone(), client, bounds);
-        let mut unused = UnusedWire::new(self.settings, wire);
-        let wire = Arc::clone(unused.wire());
+        let wire = Arc::new(wire);
+        let mut unused = UnusedWire {
+            settings: self.settings,
+            wire: Arc::clone(&wire),
+            is_kept: false,
+        };
         let first = handshake::request(self.settings);
         // The upstream may ask something under the same number before (SPEC L-03).
         let is_reply =
@@ -107,7 +111,7 @@ impl<'a> ConnectionOpening<'a> {
         let declared = handshake::read(&reply?, &self.settings.upstream)?;
         wire.set_version(declared.revision.as_str());
         post_initialized(self.settings, &wire).await?;
-        unused.keep();
+        unused.is_kept = true;
         Ok(LegacyConnection::new(
             self.settings,
             LegacyWire::Http(wire),
@@ -277,31 +281,13 @@ impl<'a> ConnectionOpening<'a> {
     }
 }
 
-/// The wire of a handshake under way. Dropped before [`keep`](Self::keep), it ends the session that
+/// The wire of a handshake under way. Dropped before `is_kept` is set, it ends the session that
 /// the upstream has opened, if any: no link will use it.
 #[derive(Debug)]
 struct UnusedWire<'a> {
     settings: &'a Arc<LinkSettings>,
     wire: Arc<HttpSession>,
     is_kept: bool,
-}
-
-impl<'a> UnusedWire<'a> {
-    fn new(settings: &'a Arc<LinkSettings>, wire: HttpSession) -> Self {
-        Self {
-            settings,
-            wire: Arc::new(wire),
-            is_kept: false,
-        }
-    }
-
-    fn wire(&self) -> &Arc<HttpSession> {
-        &self.wire
-    }
-
-    fn keep(&mut self) {
-        self.is_kept = true;
-    }
 }
 
 impl Drop for UnusedWire<'_> {
