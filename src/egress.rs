@@ -2,7 +2,7 @@
 //!
 //! What an operator configured may be private; what a document names may not, so that no document
 //! can make us knock on doors inside (SPEC X-01). Names are judged by the addresses that they
-//! resolve to, at connect: see [`learned_documents`], which has these rules in its resolver.
+//! resolve to, at connect: see [`EgressRules::documents`], which has these rules in its resolver.
 
 mod allow;
 mod documents;
@@ -10,6 +10,6 @@ mod public;
 mod trust;
 
 pub use self::allow::EgressRules;
-pub use self::documents::{documents, documents_trusting, learned_documents, read_body};
+pub use self::documents::{documents, documents_trusting, read_body};
 pub use self::public::{EgressRefusal, check_address, check_url};
 pub use self::trust::system_trust;

@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::cause::{ConnectionFault, DESCRIPTORS_WANTED};
 use crate::config::is_loopback;
-use crate::egress::{self, EgressRefusal};
+use crate::egress::{self, EgressRefusal, EgressRules};
 
 /// The largest document that is read, in bytes.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
@@ -136,7 +136,7 @@ impl IssuerClients {
     pub(super) fn new() -> Result<Self, reqwest::Error> {
         Ok(Self {
             configured: limited(egress::documents()).build()?,
-            learned: limited(egress::learned_documents()).build()?,
+            learned: limited(EgressRules::default().documents()).build()?,
         })
     }
 

@@ -209,4 +209,29 @@ mod tests {
         let found = rules().kept(name, [address].into_iter(), plain);
         assert_eq!(found.is_ok(), kept, "{found:?}");
     }
+
+    // SPEC X-01: a name that also leads inside
+    #[test]
+    fn of_the_addresses_of_a_name_only_the_public_ones_are_tried() {
+        let kept = |found: &[&str]| {
+            let found = found.iter();
+            let found = found.map(|address| SocketAddr::new(address.parse().unwrap(), 0));
+            let kept = EgressRules::default().kept("auth.test", found, false);
+            kept.ok()
+        };
+        let public = SocketAddr::new("93.184.216.34".parse().unwrap(), 0);
+        let found = ["10.0.0.1", "93.184.216.34", "::1"];
+        assert_eq!(kept(&found), Some(vec![public]));
+        assert_eq!(kept(&["169.254.169.254", "::ffff:10.0.0.1"]), None);
+        assert_eq!(kept(&[]), None);
+    }
+
+    // SPEC X-01
+    #[tokio::test]
+    async fn a_name_that_leads_to_this_machine_is_not_resolved() {
+        let (rules, plain) = (EgressRules::default(), false);
+        let name = "localhost".parse().unwrap();
+        let resolved = AllowedOnly { rules, plain }.resolve(name).await;
+        assert!(resolved.is_err());
+    }
 }

@@ -1,14 +1,9 @@
-//! HTTP clients for documents: no redirects, no proxy of the environment, and where a URL was learned, public
-//! addresses alone.
-
-use std::net::SocketAddr;
+//! HTTP clients for documents: no redirects, no proxy of the environment.
 
 use futures_util::StreamExt as _;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, ClientBuilder, Response};
 
-use super::public::{EgressRefusal, check_address};
 use super::trust::system_trust;
 
 /// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. It trusts the authorities
@@ -39,11 +34,6 @@ fn bare_documents() -> ClientBuilder {
     builder.redirect(Policy::none()).no_proxy().referer(false)
 }
 
-/// The same for URLs that a document named: https to public addresses alone.
-pub fn learned_documents() -> ClientBuilder {
-    documents().https_only(true).dns_resolver(PublicOnly)
-}
-
 /// Reads the body of an answer; `None` if it is larger than `limit` bytes.
 ///
 /// # Errors
@@ -62,56 +52,4 @@ pub async fn read_body(answer: Response, limit: usize) -> reqwest::Result<Option
         read.extend_from_slice(&chunk);
     }
     Ok(Some(read))
-}
-
-/// Resolves names to public addresses only: the checked address and the connected address are the same.
-struct PublicOnly;
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(public_only(found)?)
-        })
-    }
-}
-
-fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, EgressRefusal> {
-    let public: Vec<SocketAddr> = found
-        .filter(|address| check_address(address.ip()).is_ok())
-        .collect();
-    if public.is_empty() {
-        return Err(EgressRefusal::Address);
-    }
-    Ok(Box::new(public.into_iter()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kept(found: &[&str]) -> Option<Vec<String>> {
-        let found: Vec<SocketAddr> = found
-            .iter()
-            .map(|address| SocketAddr::new(address.parse().expect("an address"), 0))
-            .collect();
-        let kept = public_only(found.into_iter()).ok()?;
-        Some(kept.map(|address| address.ip().to_string()).collect())
-    }
-
-    // SPEC X-01: a name that also leads inside
-    #[test]
-    fn of_the_addresses_of_a_name_only_the_public_ones_are_tried() {
-        let found = ["10.0.0.1", "93.184.216.34", "::1"];
-        assert_eq!(kept(&found), Some(vec!["93.184.216.34".to_owned()]));
-        assert_eq!(kept(&["169.254.169.254", "::ffff:10.0.0.1"]), None);
-        assert_eq!(kept(&[]), None);
-    }
-
-    // SPEC X-01
-    #[tokio::test]
-    async fn a_name_that_leads_to_this_machine_is_not_resolved() {
-        let name = "localhost".parse().expect("a name");
-        assert!(PublicOnly.resolve(name).await.is_err());
-    }
 }

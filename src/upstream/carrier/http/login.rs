@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use crate::config::HttpCarrier;
-use crate::egress;
+use crate::egress::{self, EgressRules};
 use crate::lock::lock;
 use crate::telemetry::redact::shown;
 
@@ -149,7 +149,7 @@ impl UpstreamLogin {
     /// A client that sends none of the configured headers.
     async fn client(&self, url: &Url) -> Option<Client> {
         if !self.is_own(url) {
-            return egress::learned_documents().build().ok();
+            return EgressRules::default().documents().build().ok();
         }
         let mut builder = match &self.ca_file {
             Some(file) => {
