@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
-use url::form_urlencoded;
 
 use super::authorize::AuthorizeForm;
 use super::browser::Browser;
 use super::callback_fault::CallbackFault;
+use super::login::CallbackQuery;
 use super::person::Person;
 use super::upstream::ConnectMethod;
 use super::{ConnectPages, response, views};
@@ -15,6 +15,7 @@ use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, is_state, state_digest};
+use crate::secret::Secret;
 use crate::telemetry::metrics::LABELED;
 use crate::vault::{GrantKey, PendingRecord};
 
@@ -74,8 +75,9 @@ impl ConnectPages {
         person: &Person,
         uri: &Uri,
     ) -> Result<Response<Bytes>, DatabaseError> {
-        let query = Query::read(uri.query());
-        let Some(state) = query.single("state").filter(|state| is_state(state)) else {
+        let query = CallbackQuery::read(uri.query());
+        let state = query.state.as_deref();
+        let Some(state) = state.filter(|state| is_state(state)) else {
             return Ok(self.refuse(CallbackFault::State, None, Some(person)));
         };
         // Otherwise anyone who has seen a `state` could use it up, and any request would query the database.
@@ -114,9 +116,9 @@ impl ConnectPages {
         };
         let key = GrantKey::new(owner, &upstream);
         let answer = CallbackAnswer {
-            code: query.single("code"),
-            iss: query.single("iss"),
-            error: query.single("error"),
+            code: query.code.as_ref().map(Secret::expose),
+            iss: query.issuer.as_deref(),
+            error: query.error.as_deref(),
         };
         let program = pending.program.clone();
         let brought = (&answer, person.principal());
@@ -185,37 +187,4 @@ fn refuse_answer(upstream: &str, owner: OwnerKey, refusal: &CallbackRefusal) -> 
         _ => StatusCode::FORBIDDEN,
     };
     response::page(status, &views::not_authorized(upstream, refusal))
-}
-
-/// A query. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
-struct Query(Vec<(String, String)>);
-
-impl Query {
-    fn read(query: Option<&str>) -> Self {
-        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Self(pairs.into_owned().collect())
-    }
-
-    fn single(&self, name: &str) -> Option<&str> {
-        let mut found = self.0.iter().filter(|(found, _)| found == name);
-        match (found.next(), found.next()) {
-            (Some((_, value)), None) => Some(value),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // RFC 6749 §3.1
-    #[test]
-    fn value_that_stands_twice_is_none() {
-        let query = Query::read(Some("code=a&state=s&code=b&iss=https%3A%2F%2Fas.test"));
-        assert_eq!(query.single("code"), None);
-        assert_eq!(query.single("state"), Some("s"));
-        assert_eq!(query.single("iss"), Some("https://as.test"));
-        assert_eq!(query.single("error"), None);
-    }
 }

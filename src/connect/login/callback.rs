@@ -37,11 +37,11 @@ const KNOWN: [&str; 14] = [
     "request_not_supported",
 ];
 
-/// The query of an answer. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
+/// The query of an answer to a login or an authorization. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
 /// No `Debug`: it holds the `state`.
 #[derive(Default)]
 pub(crate) struct CallbackQuery {
-    /// `state`, which identifies the login.
+    /// `state`, which identifies the login or the authorization.
     pub(crate) state: Option<String>,
     /// `code`.
     pub(crate) code: Option<Secret>,
