@@ -38,15 +38,6 @@ pub struct LackingScopes {
     pub scopes: Vec<String>,
 }
 
-/// Result of opening a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OpenedLink {
-    /// A valid link.
-    Good(ConsentLink),
-    /// Older than an hour, sealed by another process, or forged.
-    Unknown,
-}
-
 /// The URL of the page of `upstream` for a call of `link.owner`. Its query is sealed.
 #[must_use]
 pub fn consent_url(
@@ -73,34 +64,32 @@ pub fn consent_url(
     format!("{base}/connect/{upstream}?for={handle}")
 }
 
-/// Reads the query of a link to the page of `upstream`.
+/// Reads the query of a link to the page of `upstream`; `None` where it is older than an hour, sealed by another process,
+/// or forged.
 #[must_use]
 pub fn open_link(
     (sealer, clock): (&Sealer, &SharedClock),
     upstream: &str,
     handle: &str,
-) -> OpenedLink {
-    let read = || {
-        let plain = sealer.open(SealPurpose::ConnectLink, upstream.as_bytes(), handle)?;
-        let (owner, rest) = plain.split_first_chunk::<OWNER_LEN>()?;
-        let (ends, rest) = rest.split_first_chunk()?;
-        let (connection, rest) = rest.split_first_chunk()?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (scopes, program) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
-        let scopes = std::str::from_utf8(scopes).ok()?.split_ascii_whitespace();
-        let scopes: Vec<_> = scopes.map(str::to_owned).collect();
-        let program = std::str::from_utf8(program).ok()?.to_owned();
-        let is_over = clock.now().as_secs() >= u64::from_be_bytes(*ends);
-        (!is_over).then_some(ConsentLink {
-            owner: OwnerKey::from_bytes(*owner),
-            program,
-            lacking: (!scopes.is_empty()).then(|| LackingScopes {
-                connection: i64::from_be_bytes(*connection),
-                scopes,
-            }),
-        })
-    };
-    read().map_or(OpenedLink::Unknown, OpenedLink::Good)
+) -> Option<ConsentLink> {
+    let plain = sealer.open(SealPurpose::ConnectLink, upstream.as_bytes(), handle)?;
+    let (owner, rest) = plain.split_first_chunk::<OWNER_LEN>()?;
+    let (ends, rest) = rest.split_first_chunk()?;
+    let (connection, rest) = rest.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (scopes, program) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+    let scopes = std::str::from_utf8(scopes).ok()?.split_ascii_whitespace();
+    let scopes: Vec<_> = scopes.map(str::to_owned).collect();
+    let program = std::str::from_utf8(program).ok()?.to_owned();
+    let is_over = clock.now().as_secs() >= u64::from_be_bytes(*ends);
+    (!is_over).then_some(ConsentLink {
+        owner: OwnerKey::from_bytes(*owner),
+        program,
+        lacking: (!scopes.is_empty()).then(|| LackingScopes {
+            connection: i64::from_be_bytes(*connection),
+            scopes,
+        }),
+    })
 }
 
 #[cfg(test)]
@@ -129,10 +118,10 @@ mod tests {
         let url = consent_url((&sealer, &shared), &public, "up", &link);
         assert!(url.starts_with("https://mcp.example.com/tools/connect/up?for="));
         let open = |upstream| open_link((&sealer, &shared), upstream, sealed(&url));
-        assert_eq!(open("up"), OpenedLink::Good(link.clone()));
-        assert_eq!(open("other"), OpenedLink::Unknown);
+        assert_eq!(open("up"), Some(link));
+        assert_eq!(open("other"), None);
         clock.advance(LIFE);
-        assert_eq!(open("up"), OpenedLink::Unknown);
+        assert_eq!(open("up"), None);
     }
 
     #[test]
@@ -150,13 +139,9 @@ mod tests {
                 }),
             };
             let url = consent_url((&sealer, &shared), &public, "up", &link);
-            match open_link((&sealer, &shared), "up", sealed(&url)) {
-                OpenedLink::Good(opened) => {
-                    assert_eq!(opened.program, "é".repeat(MAX_PROGRAM));
-                    opened.lacking
-                }
-                OpenedLink::Unknown => panic!("a valid link"),
-            }
+            let opened = open_link((&sealer, &shared), "up", sealed(&url)).unwrap();
+            assert_eq!(opened.program, "é".repeat(MAX_PROGRAM));
+            opened.lacking
         };
         for scopes in [
             vec!["notes:write".to_owned(), "x".to_owned()],

@@ -41,7 +41,7 @@ use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
 use crate::config::{AuthMode, Config};
-use crate::consent::{ConsentLink, OpenedLink, open_link};
+use crate::consent::{ConsentLink, open_link};
 use crate::database::DatabaseError;
 use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
@@ -352,14 +352,8 @@ impl ConnectPages {
 
     /// The call that a sealed link tells of; `None` where it has expired.
     fn open(&self, upstream: &ConnectedUpstream, sealed: &str) -> Option<ConsentLink> {
-        match open_link(
-            (&self.parts.sealer, &self.parts.clock),
-            &upstream.name,
-            sealed,
-        ) {
-            OpenedLink::Good(link) => Some(link),
-            OpenedLink::Unknown => None,
-        }
+        let sealing = (&*self.parts.sealer, &self.parts.clock);
+        open_link(sealing, &upstream.name, sealed)
     }
 }
 
