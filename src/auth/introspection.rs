@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use http::HeaderValue;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use tokio::time::{Instant, timeout};
 use url::Url;
-use url::form_urlencoded::{Serializer, byte_serialize};
+use url::form_urlencoded::Serializer;
 
 use self::ask_error::IntrospectionError;
 use self::issuer_health::{IssuerHealth, RequestPermission};
@@ -31,6 +30,7 @@ use crate::address::ClientNetwork;
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config::{self, IntrospectionAuth};
+use crate::grants::basic_credentials;
 use crate::secret::Secret;
 use crate::sync::fair_permits::{FairPermit, FairPermits};
 use crate::sync::single_flight::SingleFlight;
@@ -244,7 +244,7 @@ impl IntrospectionClient {
         let endpoint = self.endpoint().await?;
         let form = self.form(token, endpoint.credentials_in_body);
         let authorization = (!endpoint.credentials_in_body)
-            .then(|| self.basic())
+            .then(|| basic_credentials(&self.client_id, &self.client_secret))
             .flatten();
         let answer = self
             .fetcher
@@ -312,20 +312,6 @@ impl IntrospectionClient {
             form.append_pair("client_secret", self.client_secret.expose());
         }
         form.finish()
-    }
-
-    /// Our credentials. Spec: RFC 6749 §2.3.1, which wants both parts form-encoded first
-    fn basic(&self) -> Option<HeaderValue> {
-        let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-        let pair = format!(
-            "{}:{}",
-            encode(&self.client_id),
-            encode(self.client_secret.expose())
-        );
-        let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
-        let mut value = HeaderValue::try_from(text).ok()?;
-        value.set_sensitive(true);
-        Some(value)
     }
 
     #[cfg(test)]

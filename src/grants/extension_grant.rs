@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method};
 use oauth2::Scope;
 use serde::Deserialize;
 use url::Url;
-use url::form_urlencoded::{Serializer, byte_serialize};
 
+use super::client_form;
 use super::client_key::ClientProof;
 use super::documents::DocumentClients;
 use super::server_metadata::ServerMetadata;
 use super::token_answer;
-use super::token_endpoint::{self, ASSERTION_TYPE, TokenError, client_auth, takes, takes_basic};
+use super::token_endpoint::{self, TokenError, is_basic};
 use crate::secret::Secret;
 
 /// The client that requests, and the server.
@@ -66,7 +62,8 @@ pub(super) async fn request(
     client: &RequestingClient<'_>,
     fields: &[(&str, &str)],
 ) -> Result<GrantedToken, TokenError> {
-    let request = form(client, fields)?;
+    let is_basic = is_basic(client.proof, client.server)?;
+    let request = client_form::request(client, is_basic, fields)?;
     let answer = clients.post(request, client.trusted).await?;
     let status = answer.status.as_u16();
     let body = token_endpoint::granted(answer)?;
@@ -88,66 +85,11 @@ fn read(body: &[u8]) -> Option<GrantedToken> {
     })
 }
 
-/// Builds the request. Spec: RFC 6749 §2.3.1; RFC 7523 §2.2.
-fn form(
-    client: &RequestingClient<'_>,
-    fields: &[(&str, &str)],
-) -> Result<http::Request<Vec<u8>>, TokenError> {
-    let server = client.server;
-    let mut form = Serializer::new(String::new());
-    form.extend_pairs(fields);
-    let mut basic = None;
-    match client.proof {
-        ClientProof::Public => {
-            form.append_pair("client_id", client.client_id);
-        }
-        ClientProof::Secret(secret) if takes_basic(server)? => {
-            basic = Some(basic_header(client.client_id, secret));
-        }
-        ClientProof::Secret(secret) => {
-            form.append_pair("client_id", client.client_id);
-            form.append_pair("client_secret", secret.expose());
-        }
-        ClientProof::Key(key) => {
-            if !takes(server, "private_key_jwt") {
-                return Err(client_auth(server));
-            }
-            let taken = server.assertion_algorithms.as_deref();
-            let assertion = key
-                .assertion(client.client_id, &server.issuer, taken)
-                .ok_or(TokenError::Assertion)?;
-            form.append_pair("client_id", client.client_id);
-            form.append_pair("client_assertion_type", ASSERTION_TYPE);
-            form.append_pair("client_assertion", assertion.expose());
-        }
-    }
-    let mut request = http::Request::new(form.finish().into_bytes());
-    *request.method_mut() = Method::POST;
-    // It was a URL until now.
-    *request.uri_mut() = server
-        .token_endpoint
-        .as_str()
-        .parse()
-        .map_err(|_| TokenError::Unreadable { status: 0 })?;
-    let headers = request.headers_mut();
-    let media = HeaderValue::from_static("application/x-www-form-urlencoded");
-    headers.insert(CONTENT_TYPE, media);
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    if let Some(mut basic) = basic.and_then(|basic| HeaderValue::try_from(basic).ok()) {
-        basic.set_sensitive(true);
-        headers.insert(AUTHORIZATION, basic);
-    }
-    Ok(request)
-}
-
-fn basic_header(client_id: &str, secret: &Secret) -> String {
-    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-    let pair = format!("{}:{}", encode(client_id), encode(secret.expose()));
-    format!("Basic {}", BASE64_STANDARD.encode(pair))
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use http::header::AUTHORIZATION;
     use rstest::rstest;
 
     use super::*;
@@ -172,10 +114,8 @@ mod tests {
             proof: &proof,
             trusted: None,
         };
-        form(
-            &client,
-            &[("grant_type", "urn:x"), ("subject_token", "a+b")],
-        )
+        let fields = [("grant_type", "urn:x"), ("subject_token", "a+b")];
+        client_form::request(&client, is_basic(&proof, server)?, &fields)
     }
 
     #[test]

@@ -7,15 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request};
-use url::{Url, form_urlencoded};
+use http::Request;
+use url::Url;
 
-use super::client_key::ClientProof;
+use super::client_form;
 use super::documents::is_passing;
-use super::token_endpoint::ASSERTION_TYPE;
+use super::extension_grant::RequestingClient;
 use super::user_account::UserAccount;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::call::OwnerKey;
@@ -105,13 +102,18 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
         return RevocationOutcome::Never;
     };
     let server = account.remembered(&record.issuer, endpoint, method).await;
-    let algorithms = server.assertion_algorithms.as_deref();
-    let Some(request) = request_of(record, (client_id, &proof, algorithms)) else {
-        return RevocationOutcome::Never;
-    };
     let issuer = account.config.issuer.as_deref();
     let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
-    match account.clients.post(request, trusted.as_ref()).await {
+    let client = RequestingClient {
+        server: &server,
+        client_id,
+        proof: &proof,
+        trusted: trusted.as_ref(),
+    };
+    let Some(request) = request_of(record, &client) else {
+        return RevocationOutcome::Never;
+    };
+    match account.clients.post(request, client.trusted).await {
         Ok(answer) if is_passing(answer.status.as_u16()) => {
             RevocationOutcome::Later(format!("HTTP {}", answer.status.as_u16()))
         }
@@ -121,59 +123,21 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
     }
 }
 
-/// The revocation request of a client, whose assertion the server takes with certain algorithms; `None` where there is no
-/// token, or the client cannot authenticate.
+/// The revocation request of a client; `None` where there is no token, or the client cannot authenticate.
 fn request_of(
     record: &RevocationRecord,
-    (client_id, proof, algorithms): (&str, &ClientProof, Option<&[String]>),
+    client: &RequestingClient<'_>,
 ) -> Option<Request<Vec<u8>>> {
-    let mut form = form_urlencoded::Serializer::new(String::new());
-    form.append_pair("token", record.token.as_ref()?.expose());
-    form.append_pair("token_type_hint", &record.hint);
-    let mut basic = None;
-    match proof {
-        ClientProof::Secret(secret)
-            if record.auth_method.as_deref() == Some("client_secret_basic") =>
-        {
-            basic = basic_of(client_id, secret.expose());
-        }
-        ClientProof::Secret(secret) => {
-            form.append_pair("client_id", client_id);
-            form.append_pair("client_secret", secret.expose());
-        }
-        ClientProof::Public => {
-            form.append_pair("client_id", client_id);
-        }
-        ClientProof::Key(key) => {
-            let assertion = key.assertion(client_id, &record.issuer, algorithms)?;
-            form.append_pair("client_id", client_id);
-            form.append_pair("client_assertion_type", ASSERTION_TYPE);
-            form.append_pair("client_assertion", assertion.expose());
-        }
-    }
-    let mut request = Request::new(form.finish().into_bytes());
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = record.endpoint.parse().ok()?;
-    let headers = request.headers_mut();
-    let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
-    headers.insert(CONTENT_TYPE, form_type);
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    headers.extend(basic.map(|value| (AUTHORIZATION, value)));
-    Some(request)
-}
-
-/// HTTP Basic with both parts form-encoded first. Spec: RFC 6749 §2.3.1
-fn basic_of(client_id: &str, secret: &str) -> Option<HeaderValue> {
-    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-    let pair = format!("{}:{}", encoded(client_id), encoded(secret));
-    let mut value =
-        HeaderValue::try_from(format!("Basic {}", BASE64_STANDARD.encode(pair))).ok()?;
-    value.set_sensitive(true);
-    Some(value)
+    let token = record.token.as_ref()?.expose();
+    let fields = [("token", token), ("token_type_hint", &*record.hint)];
+    let is_basic = record.auth_method.as_deref() == Some("client_secret_basic");
+    client_form::request(client, is_basic, &fields).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::client_key::ClientProof;
+    use super::super::server_metadata::ServerMetadata;
     use super::*;
     use crate::config::ClientKey;
     use crate::secret::Secret;
@@ -194,17 +158,16 @@ mod tests {
             hint: "refresh_token".to_owned(),
         };
         for (listed, is_sent) in [("ES256", true), ("PS256", false)] {
-            let listed = [listed.to_owned()];
-            let request = request_of(&record, ("g", &proof, Some(&listed)));
-            assert_eq!(request.is_some(), is_sent, "{listed:?}");
+            let endpoint = Url::parse(&record.endpoint).unwrap();
+            let mut server = ServerMetadata::remembered(&record.issuer, endpoint, None);
+            server.assertion_algorithms = Some(vec![listed.to_owned()]);
+            let client = RequestingClient {
+                server: &server,
+                client_id: "g",
+                proof: &proof,
+                trusted: None,
+            };
+            assert_eq!(request_of(&record, &client).is_some(), is_sent, "{listed}");
         }
-    }
-
-    #[test]
-    fn id_and_secret_are_encoded_before_they_are_joined() {
-        let value = basic_of("a:b", "c d%").unwrap();
-        let text = value.to_str().unwrap().strip_prefix("Basic ").unwrap();
-        let pair = BASE64_STANDARD.decode(text).unwrap();
-        assert_eq!(pair, b"a%3Ab:c+d%25");
     }
 }

@@ -201,12 +201,13 @@ fn authenticated(
 ) -> Result<(TokenClient<EndpointSet>, Option<Secret>), TokenError> {
     let client = TokenClient::new(ClientId::new(asked.client_id.to_owned()))
         .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
+    let is_basic = is_basic(asked.proof, asked.server)?;
     match asked.proof {
         // The client id is sent in the form.
         ClientProof::Public => Ok((client.set_auth_type(AuthType::RequestBody), None)),
         ClientProof::Secret(secret) => {
             let secret = ClientSecret::new(secret.expose().to_owned());
-            let goes = if takes_basic(asked.server)? {
+            let goes = if is_basic {
                 AuthType::BasicAuth
             } else {
                 AuthType::RequestBody
@@ -215,9 +216,6 @@ fn authenticated(
             Ok((client, None))
         }
         ClientProof::Key(key) => {
-            takes(asked.server, "private_key_jwt")
-                .then_some(())
-                .ok_or_else(|| client_auth(asked.server))?;
             let (client_id, issuer) = (asked.client_id, &asked.server.issuer);
             let taken = asked.server.assertion_algorithms.as_deref();
             let assertion = key
@@ -321,31 +319,25 @@ fn issued(answer: &TokenAnswer) -> Result<IssuedToken, TokenError> {
     })
 }
 
-/// Whether the server accepts this authentication method. Without a list every method counts as accepted. Spec: RFC
-/// 8414 §2
-pub(super) fn takes(server: &ServerMetadata, method: &str) -> bool {
-    let listed = server.client_auth.as_ref();
-    listed.is_none_or(|methods| methods.iter().any(|one| one == method))
-}
-
-/// Whether the secret is sent as HTTP Basic; else in the form.
+/// Whether the client's proof is sent as HTTP Basic; else in the form. Without a list a server counts as accepting every
+/// method. Spec: RFC 8414 §2
 ///
 /// # Errors
-/// The server accepts no secret.
-pub(super) fn takes_basic(server: &ServerMetadata) -> Result<bool, TokenError> {
-    if takes(server, "client_secret_basic") {
-        Ok(true)
-    } else if takes(server, "client_secret_post") {
-        Ok(false)
-    } else {
-        Err(client_auth(server))
-    }
-}
-
-pub(super) fn client_auth(server: &ServerMetadata) -> TokenError {
-    let taken = server.client_auth.as_deref().unwrap_or_default().join(", ");
-    TokenError::ClientAuth {
-        taken: shown(&taken, MAX_SHOWN).into_owned(),
+/// The server does not accept the proof.
+pub(super) fn is_basic(proof: &ClientProof, server: &ServerMetadata) -> Result<bool, TokenError> {
+    let listed = server.client_auth.as_deref();
+    let takes = |method: &str| listed.is_none_or(|methods| methods.iter().any(|one| one == method));
+    match proof {
+        ClientProof::Public => Ok(false),
+        ClientProof::Secret(_) if takes("client_secret_basic") => Ok(true),
+        ClientProof::Secret(_) if takes("client_secret_post") => Ok(false),
+        ClientProof::Key(_) if takes("private_key_jwt") => Ok(false),
+        ClientProof::Secret(_) | ClientProof::Key(_) => {
+            let taken = listed.unwrap_or_default().join(", ");
+            Err(TokenError::ClientAuth {
+                taken: shown(&taken, MAX_SHOWN).into_owned(),
+            })
+        }
     }
 }
 
