@@ -35,14 +35,7 @@ fn call(message: &str) -> Call {
         name: "dev".into(),
         path: "/mcp/dev".to_owned(),
         resource: "https://gw.test/mcp/dev".to_owned(),
-        metadata_url: String::new(),
-        upstreams: vec!["files".into()],
-        pure: true,
-        required_scopes: Vec::new(),
-        login_scopes: Vec::new(),
-        audiences: Vec::new(),
-        issuers: Vec::new(),
-        tools: Vec::new(),
+        ..Endpoint::unreachable(&"files".into())
     };
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     Call {

@@ -19,13 +19,8 @@ pub(super) fn endpoint() -> Endpoint {
         path: "/mcp".to_owned(),
         resource: "https://gw.test/mcp".to_owned(),
         metadata_url: "https://gw.test/.well-known/oauth-protected-resource/mcp".to_owned(),
-        upstreams: vec!["files".into()],
-        pure: true,
         required_scopes: vec!["mcp:tools".to_owned()],
-        login_scopes: Vec::new(),
-        audiences: Vec::new(),
-        issuers: Vec::new(),
-        tools: Vec::new(),
+        ..Endpoint::unreachable(&"files".into())
     }
 }
 

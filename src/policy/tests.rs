@@ -31,14 +31,10 @@ fn endpoint(tools: &[(&str, &str)]) -> Endpoint {
         name: "dev".into(),
         path: "/mcp/dev".to_owned(),
         resource: "https://gw.test/mcp/dev".to_owned(),
-        metadata_url: String::new(),
         upstreams: vec!["files".into(), "git".into()],
         pure: false,
-        required_scopes: Vec::new(),
-        login_scopes: Vec::new(),
-        audiences: Vec::new(),
-        issuers: Vec::new(),
         tools: tools.iter().map(owned).collect(),
+        ..Endpoint::unreachable(&"files".into())
     }
 }
 

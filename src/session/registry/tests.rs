@@ -88,15 +88,8 @@ pub(super) fn endpoint(name: &str) -> Arc<Endpoint> {
     Arc::new(Endpoint {
         name: name.into(),
         path: format!("/mcp/{name}"),
-        resource: String::new(),
-        metadata_url: String::new(),
         upstreams: Vec::new(),
-        pure: true,
-        required_scopes: Vec::new(),
-        login_scopes: Vec::new(),
-        audiences: Vec::new(),
-        issuers: Vec::new(),
-        tools: Vec::new(),
+        ..Endpoint::unreachable(&"files".into())
     })
 }
 
