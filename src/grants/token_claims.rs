@@ -72,7 +72,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::vault::{GrantKind, TokenPlacement};
+    use crate::vault::GrantKind;
+    use crate::vault::samples::user_grant;
 
     fn token(claims: &serde_json::Value) -> Secret {
         let claims = BASE64_URL_SAFE_NO_PAD.encode(claims.to_string());
@@ -92,18 +93,9 @@ mod tests {
     ) {
         let record = GrantRecord {
             kind: GrantKind::Login,
-            issuer: "https://as.test".to_owned(),
-            token_endpoint: None,
-            revocation_endpoint: None,
-            resource: "https://as.test".to_owned(),
             client_id: Some("gw".to_owned()),
-            auth_method: None,
-            placement: TokenPlacement::None,
-            scopes: Vec::new(),
             account: Some("alice".to_owned()),
-            access_token: None,
-            access_ends: None,
-            refresh_token: None,
+            ..user_grant("opaque")
         };
         assert_eq!(is_of(&token(&claims), &record), is_of_alice);
     }

@@ -1,11 +1,14 @@
 //! Refreshes while another process writes the same grant, and with answers that are not as the RFC has them.
 
+use std::sync::Mutex;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::super::authorization::account_with;
 use super::*;
 use crate::call::Principal;
+use crate::lock::lock;
 use crate::vault::samples::{user_grant, vault};
 use crate::vault::{TokenPlacement, Vault};
 
@@ -35,11 +38,6 @@ pub(in super::super) async fn stored(account: &UserAccount) -> Option<String> {
     Some(token.expose().to_owned())
 }
 
-/// The answer of a token endpoint to a refresh token that it has ended.
-const REFUSED: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 25\r\n\
-                         Connection: close\r\n\r\n{\"error\":\"invalid_grant\"}";
-
 /// Whether `request` has come with all of its body.
 fn is_whole(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request).to_ascii_lowercase();
@@ -58,13 +56,6 @@ async fn read_request(client: &mut TcpStream) {
     while !is_whole(&request) {
         assert_ne!(client.read_buf(&mut request).await.unwrap(), 0);
     }
-}
-
-/// A listener for a token endpoint, and its URL.
-async fn listener() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/token", listener.local_addr().unwrap());
-    (listener, url)
 }
 
 /// A token endpoint that grants each request with the answer `body`.
@@ -86,7 +77,8 @@ async fn answering<F: Future<Output = ()> + Send + 'static>(
     body: &'static str,
     first: impl Fn() -> F + Send + 'static,
 ) -> String {
-    let (listener, url) = listener().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/token", listener.local_addr().unwrap());
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
@@ -109,22 +101,16 @@ async fn answering<F: Future<Output = ()> + Send + 'static>(
 /// A token endpoint that answers `invalid_grant`, and before the first answer writes the grant `next` into `vault`, as
 /// another process does.
 async fn refusing(vault: Vault, next: GrantRecord) -> String {
-    let (listener, url) = listener().await;
-    let mut next = Some(next);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a server of the test's own ends with it"
-    )]
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            read_request(&mut client).await;
-            if let Some(next) = next.take() {
+    let next = Mutex::new(Some(next));
+    let write = move || {
+        let (vault, next) = (vault.clone(), lock(&next).take());
+        async move {
+            if let Some(next) = next {
                 vault.put_grant(&key(), &next).await.unwrap();
             }
-            client.write_all(REFUSED).await.unwrap();
         }
-    });
-    url
+    };
+    answering("400 Bad Request", r#"{"error":"invalid_grant"}"#, write).await
 }
 
 #[tokio::test]
