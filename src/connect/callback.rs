@@ -93,23 +93,16 @@ impl ConnectPages {
         let Some((owner, pending)) = pending else {
             return Ok(self.refuse(CallbackFault::State, None, Some(person)));
         };
+        let refuse = |fault| Ok(self.refuse(fault, Some((owner, &pending)), Some(person)));
         if !browser.is(&pending.cookie_digest) {
-            return Ok(self.refuse(
-                CallbackFault::Browser,
-                Some((owner, &pending)),
-                Some(person),
-            ));
+            return refuse(CallbackFault::Browser);
         }
         if owner != person.owner() {
-            return Ok(self.refuse(CallbackFault::Person, Some((owner, &pending)), Some(person)));
+            return refuse(CallbackFault::Person);
         }
         // A mismatch means that another server answers than the one asked. Spec: RFC 9700 §4.4.2.2
         if self.gateway.url_of(uri.path()) != pending.redirect_uri {
-            return Ok(self.refuse(
-                CallbackFault::Address,
-                Some((owner, &pending)),
-                Some(person),
-            ));
+            return refuse(CallbackFault::Address);
         }
         let Some((upstream, form)) = self.authorizes(&pending.upstream) else {
             return Ok(response::page(StatusCode::NOT_FOUND, &views::unknown()));
@@ -143,15 +136,12 @@ impl ConnectPages {
         person: Option<&Person>,
     ) -> Response<Bytes> {
         LABELED.connect_accounts.add("refused", 1);
-        if let Some((owner, pending)) = waiting {
+        if let Some(((owner, pending), person)) = waiting.zip(person) {
             let record = AccountRecord::new(AccountEvent::Refused, owner, &pending.upstream);
             let record = record
+                .by(person.principal())
                 .server(&pending.issuer)
                 .program(pending.program.as_deref());
-            let record = match person {
-                Some(person) => record.by(person.principal()),
-                None => record,
-            };
             let record = record.reason(AuditOutcome::Denied, format!("callback_{}", fault.word()));
             self.parts.audit.account(record);
         }
