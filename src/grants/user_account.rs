@@ -153,6 +153,13 @@ impl UserAccount {
         self.log.last_cause()
     }
 
+    /// The failure that `error` is, which is logged.
+    pub(super) fn logged(&self, error: impl Into<TokenFailure>) -> TokenFailure {
+        let failure = error.into();
+        self.log.failed(&failure, None);
+        failure
+    }
+
     /// The authorization server, and the scopes and resource to request.
     ///
     /// # Errors

@@ -149,7 +149,7 @@ impl Authorizer {
         request: ConsentRequest<'_>,
     ) -> Result<StartedAuthorization, TokenFailure> {
         let begun = tokio::time::timeout(BEGIN_LIMIT, self.begun(request)).await;
-        begun.unwrap_or_else(|_| Err(self.logged(TokenFailure::slow(BEGIN_LIMIT))))
+        begun.unwrap_or_else(|_| Err(self.account.logged(TokenFailure::slow(BEGIN_LIMIT))))
     }
 
     // Spec: SPEC B-04, B-05, B-06, B-13
@@ -169,7 +169,7 @@ impl Authorizer {
             auth_method,
             redirect_uri,
             note,
-        } = client.await.map_err(|error| self.failed(error))?;
+        } = client.await.map_err(|error| account.logged(error))?;
         let proof_key = ProofKey::new();
         let state: [u8; STATE_LEN] = rand::random();
         let state = BASE64_URL_SAFE_NO_PAD.encode(state);
@@ -213,7 +213,7 @@ impl Authorizer {
             .pending()
             .put(request.key.owner, &digest, &record)
             .await;
-        kept.map_err(|error| self.failed(AuthorizationError::Pending(error)))?;
+        kept.map_err(|error| account.logged(AuthorizationError::Pending(error)))?;
         fault_point::reached("authorization_pending");
         Ok(StartedAuthorization {
             host: host(&url),
@@ -280,7 +280,7 @@ impl Authorizer {
         match outcome.await {
             Ok(kept) => kept,
             Err(_) => Err(CallbackRefusal::Failed(
-                self.logged(TokenFailure::slow(FINISH_LIMIT)),
+                self.account.logged(TokenFailure::slow(FINISH_LIMIT)),
             )),
         }
     }
@@ -306,7 +306,7 @@ impl Authorizer {
         let trusted = self.account.config.issuer.as_deref();
         let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
         let endpoint = browser_endpoint(server, &self.account.clients, trusted.as_ref());
-        endpoint.map_err(|error| self.failed(error))
+        endpoint.map_err(|error| self.account.logged(error))
     }
 
     /// Scopes to request, those of the present grant included.
@@ -318,7 +318,7 @@ impl Authorizer {
     ) -> Result<Vec<String>, TokenFailure> {
         let account = &self.account;
         let grant = account.vault.grant(key).await;
-        let grant = grant.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        let grant = grant.map_err(|error| account.logged(AuthorizationError::Database(error)))?;
         let had = grant
             .as_ref()
             .filter(|grant| account.is_ours(&grant.record));
@@ -331,15 +331,6 @@ impl Authorizer {
             &found.server.consent.scopes,
         );
         Ok(self.offline.leave_out(key, scopes))
-    }
-
-    fn failed(&self, error: AuthorizationError) -> TokenFailure {
-        self.logged(error.into())
-    }
-
-    fn logged(&self, failure: TokenFailure) -> TokenFailure {
-        self.account.log.failed(&failure, None);
-        failure
     }
 }
 

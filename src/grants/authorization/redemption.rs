@@ -43,12 +43,12 @@ impl CodeRedemption<'_> {
         let (account, pending) = (self.account, self.pending);
         let (issuer, method) = (&pending.issuer, pending.auth_method.as_deref());
         let proof = account.proof_of(issuer, &pending.client_id, method).await;
-        let proof = proof.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        let proof = proof.map_err(|error| account.logged(AuthorizationError::Database(error)))?;
         let endpoint = Url::parse(&pending.token_endpoint).ok();
         let (Some(proof), Some(endpoint), Some(verifier)) = (proof, endpoint, &pending.verifier)
         else {
             let issuer = shown(issuer, MAX_SHOWN).into_owned();
-            return Err(self.failed(AuthorizationError::NoClient { issuer }));
+            return Err(account.logged(AuthorizationError::NoClient { issuer }));
         };
         let server = account.remembered(issuer, endpoint.clone(), method).await;
         let asked = TokenRequest {
@@ -72,18 +72,18 @@ impl CodeRedemption<'_> {
             // The next authorization registers the gateway again.
             let registrations = account.vault.registrations();
             let set_aside = registrations.set_aside(issuer, &pending.client_id).await;
-            set_aside.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+            set_aside.map_err(|error| account.logged(AuthorizationError::Database(error)))?;
         }
         let refused =
             |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
-        let token = token.map_err(|error| self.logged(refused(error)))?;
+        let token = token.map_err(|error| account.logged(refused(error)))?;
         account
             .log
             .succeeded(&pending.scopes, token.scopes.as_ref());
         let record = self.record(token);
         fault_point::reached("code_redeemed");
         let kept = account.vault.put_only_copy(self.key, &record).await;
-        kept.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        kept.map_err(|error| account.logged(AuthorizationError::Database(error)))?;
         fault_point::reached("grant_stored");
         let now = SystemClock.now();
         let ends = record.access_ends.map(Duration::from_millis);
@@ -120,14 +120,5 @@ impl CodeRedemption<'_> {
             access_token: Some(issued.token),
             refresh_token: issued.refresh,
         }
-    }
-
-    fn failed(&self, error: AuthorizationError) -> TokenFailure {
-        self.logged(error.into())
-    }
-
-    fn logged(&self, failure: TokenFailure) -> TokenFailure {
-        self.account.log.failed(&failure, None);
-        failure
     }
 }
