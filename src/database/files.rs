@@ -45,8 +45,9 @@ pub(super) fn restrict(path: &Path) -> Result<(), DatabaseError> {
     Ok(())
 }
 
-/// Whether `path` lies in a file system in memory. `false` where the system does not say.
-pub(super) fn is_in_memory(path: &Path) -> bool {
+/// Whether `path` lies in a file system in memory, whose files end with the machine. `false` where the system does not say.
+#[must_use]
+pub fn is_in_memory(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| IN_MEMORY.contains(&i128::from(found.f_type)))
 }
 

@@ -20,6 +20,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
+pub use files::is_in_memory;
 pub use schema::{MigrationResult, SCHEMA};
 pub use sql::{SqlRow, SqlTransaction, SqlValue};
 
@@ -190,12 +191,6 @@ impl Database {
             Engine::Postgres(pool) => pool.close().await,
         }
     }
-}
-
-/// Whether the files of this directory end with the machine: it lies in memory.
-#[must_use]
-pub fn is_in_memory(path: &Path) -> bool {
-    files::is_in_memory(path)
 }
 
 async fn sqlite(path: &Path) -> Result<Engine, DatabaseError> {
