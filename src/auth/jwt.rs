@@ -9,7 +9,7 @@ use jsonwebtoken::Algorithm;
 
 use super::claims::ClaimSet;
 use super::reject::RejectReason;
-use super::token_policy::{EMAIL, EMAIL_VERIFIED, MissingClaims, TokenPolicy};
+use super::token_policy::{EMAIL, MissingClaims, TokenPolicy, is_email_verified};
 use crate::call::Principal;
 
 /// The longest token that is looked at, in bytes.
@@ -161,17 +161,10 @@ pub(super) fn check_id(
         return Err(RejectReason::Nonce);
     }
     // Spec: OpenID Connect Core §5.1, §5.7
-    if terms.subject_claim == EMAIL && !is_verified(claims) {
+    if terms.subject_claim == EMAIL && is_email_verified(claims) != Some(true) {
         return Err(RejectReason::Unverified);
     }
     Ok(principal)
-}
-
-/// Whether the issuer has verified the address. Some write the flag as text.
-fn is_verified(claims: &ClaimSet<'_>) -> bool {
-    let flag = claims.flag(EMAIL_VERIFIED);
-    let text = claims.text(EMAIL_VERIFIED);
-    matches!(flag, Ok(Some(true))) || matches!(text, Ok(Some(text)) if text == "true")
 }
 
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of

@@ -14,7 +14,6 @@ use crate::call::Principal;
 pub(super) const SKEW_SECS: f64 = 60.0;
 /// A subject that a person may have written into a profile without owning it.
 pub(super) const EMAIL: &str = "email";
-pub(super) const EMAIL_VERIFIED: &str = "email_verified";
 
 /// The rules for a genuine token.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +75,7 @@ impl TokenPolicy<'_> {
             .filter(|subject| !subject.is_empty())
             .ok_or(RejectReason::Subject)?;
         // Access tokens may lack the flag; ID tokens may not (`jwt::check_id`). Spec: OpenID Connect Core §5.1, §5.7
-        if self.subject_claim == EMAIL && is_unverified(claims) {
+        if self.subject_claim == EMAIL && is_email_verified(claims) == Some(false) {
             return Err(RejectReason::Unverified);
         }
         // Spec: RFC 9449 §7.1, RFC 8705 §3: such a token is worth nothing without its key; SPEC A-40
@@ -120,11 +119,11 @@ impl TokenPolicy<'_> {
     }
 }
 
-/// Whether the issuer says that it has not verified the address. Some write the flag as text.
-fn is_unverified(claims: &ClaimSet<'_>) -> bool {
-    let flag = claims.flag(EMAIL_VERIFIED);
-    let text = claims.text(EMAIL_VERIFIED);
-    matches!(flag, Ok(Some(false))) || matches!(text, Ok(Some(text)) if text == "false")
+/// Whether the issuer has verified the address; `None` where it does not say. Some write the flag as text.
+pub(super) fn is_email_verified(claims: &ClaimSet<'_>) -> Option<bool> {
+    let name = "email_verified";
+    let text = || claims.text(name).ok()??.parse::<bool>().ok();
+    claims.flag(name).ok().flatten().or_else(text)
 }
 
 /// `scope` as in RFC 9068 §2.2.3, else `scp`, as some servers write it: a string or an array.
