@@ -12,6 +12,7 @@ use super::outcome::RefusedLogin;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::connect::cookies;
+use crate::grants::authorization::is_state;
 use crate::seal::{SealPurpose, Sealer};
 
 /// How long a started login stays valid.
@@ -20,8 +21,6 @@ pub(super) const LIFE: Duration = Duration::from_mins(10);
 const PREFIX: &str = "__Host-drawbridge-login-";
 /// Characters of the `state` in the cookie's name.
 const NAMED: usize = 8;
-/// Characters of a `state`: 256 bits in base64url.
-const STATE_LEN: usize = 43;
 
 /// A login under way. No `Debug`: it holds the verifier.
 #[derive(Serialize, Deserialize)]
@@ -124,10 +123,8 @@ pub(super) fn removed(state: &str) -> Option<HeaderValue> {
 
 /// The cookie's name; `None` where `state` does not have the gateway's form.
 fn cookie_name(state: &str) -> Option<String> {
-    let is_ours = state.len() == STATE_LEN
-        && (state.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    let beginning = state.get(..NAMED)?;
-    is_ours.then(|| format!("{PREFIX}{beginning}"))
+    let beginning = state.get(..NAMED).filter(|_| is_state(state))?;
+    Some(format!("{PREFIX}{beginning}"))
 }
 
 #[cfg(test)]
@@ -140,7 +137,7 @@ mod tests {
     use crate::clock::TestClock;
 
     fn state(first: char) -> String {
-        format!("{first}{}", "s".repeat(STATE_LEN - 1))
+        format!("{first}{}", "s".repeat(42))
     }
 
     fn begun(clock: &TestClock) -> BegunLogin {
