@@ -47,18 +47,19 @@ impl World {
         let mut config = auth(&[ISSUER]);
         config.issuers[0].jwks_file = Some(dir.path().join("jwks.json"));
         change(&mut config);
-        let clock = TestClock::at(NOW);
-        let authenticator = Authenticator::new(
-            &config,
-            Arc::clone(&clock) as SharedClock,
-            TaskSpawner::new(),
-        );
+        let (authenticator, clock) = authenticator(&config);
         Self {
-            authenticator: authenticator.expect("a usable configuration"),
+            authenticator,
             signer,
             clock,
             dir,
         }
+    }
+
+    /// Loads the keys again, if that is allowed for now.
+    async fn refresh(&self) {
+        let tasks = TaskSpawner::new();
+        self.authenticator.issuers[0].refresh(&tasks).await;
     }
 
     async fn present(&self, token: &str) -> Result<Arc<Principal>, DeniedResponse> {
@@ -91,6 +92,13 @@ impl World {
         let claims = merged(claims(ISSUER), changes);
         self.signer.sign(&header.to_string(), &claims.to_string())
     }
+}
+
+fn authenticator(config: &config::AuthConfig) -> (Arc<Authenticator>, Arc<TestClock>) {
+    let clock = TestClock::at(NOW);
+    let shared: SharedClock = Arc::<TestClock>::clone(&clock);
+    let made = Authenticator::new(config, shared, TaskSpawner::new());
+    (made.expect("a usable configuration"), clock)
 }
 
 fn bearer(token: &str) -> HeaderMap {

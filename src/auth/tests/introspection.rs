@@ -15,7 +15,7 @@ use self::server::Server;
 use super::super::samples::{NOW, Signer, auth, endpoint};
 use super::super::*;
 use super::refusals::{assert_nothing_is_told, assert_one_line};
-use super::{FROM, assert_invalid, merged};
+use super::{FROM, assert_invalid, authenticator, bearer, merged};
 use crate::clock::TestClock;
 use crate::secret::Secret;
 use crate::telemetry::captured::LogCapture;
@@ -44,14 +44,9 @@ impl World {
             max_age: Duration::from_secs(30),
         });
         change(&mut config.issuers[0]);
-        let clock = TestClock::at(NOW);
-        let authenticator = Authenticator::new(
-            &config,
-            Arc::clone(&clock) as SharedClock,
-            TaskSpawner::new(),
-        );
+        let (authenticator, clock) = authenticator(&config);
         Self {
-            authenticator: authenticator.expect("a usable configuration"),
+            authenticator,
             server,
             clock,
         }
@@ -75,9 +70,7 @@ impl World {
         at: &Endpoint,
         token: &str,
     ) -> Result<Arc<Principal>, DeniedResponse> {
-        let mut headers = HeaderMap::new();
-        let value = format!("Bearer {token}").parse().expect("a header value");
-        headers.insert(http::header::AUTHORIZATION, value);
+        let headers = bearer(token);
         let principal = self.authenticator.authenticate(&headers, None, from, at);
         principal.await
     }

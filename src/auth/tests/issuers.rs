@@ -182,12 +182,7 @@ async fn each_broken_issuer_has_its_own_line() {
     let broken = broken().await;
     let ids: Vec<&str> = broken.iter().map(|(issuer, _)| issuer.as_str()).collect();
     let caught = LogCapture::begin();
-    let authenticator = Authenticator::new(
-        &auth(&ids),
-        TestClock::at(NOW) as SharedClock,
-        TaskSpawner::new(),
-    );
-    let authenticator = authenticator.expect("a configuration");
+    let (authenticator, _) = authenticator(&auth(&ids));
     for issuer in &authenticator.issuers {
         // The load began with the authenticator.
         issuer.refresh(&TaskSpawner::new()).await;

@@ -18,9 +18,7 @@ async fn a_published_symmetric_key_verifies_nothing() {
     let world = World::new();
     let secret = json!({"kty": "oct", "kid": "k1", "k": encode(&[7; 32])});
     publish(&world.dir, &[secret, Signer::new("k2").jwk()]);
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -37,9 +35,7 @@ async fn a_key_made_for_something_else_is_not_used(#[case] change: Value) {
     let world = World::new();
     let made_for_else = merged(world.signer.jwk(), &change);
     publish(&world.dir, &[made_for_else, Signer::new("k2").jwk()]);
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -50,9 +46,7 @@ async fn keys_of_kinds_we_do_not_know_do_not_spoil_a_set() {
     let strange = json!({"kty": "AKP", "alg": "ML-DSA-65", "kid": "k1", "pub": "x"});
     let broken = json!({"kty": "EC", "kid": 7});
     publish(&world.dir, &[strange, broken, world.signer.jwk()]);
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the good key is there");
 }
@@ -70,9 +64,7 @@ async fn sixteen_keys_are_tried_for_a_token_that_names_none(
     let mut keys: Vec<_> = (0..before).map(|_| Signer::new("k2").jwk()).collect();
     keys.push(world.signer.jwk());
     publish(&world.dir, &keys);
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     let token = world.changed(&json!({"kid": null}), &json!({}));
     let result = world.present(&token).await;
     match refused {
@@ -193,9 +185,7 @@ async fn an_issuer_has_its_last_cause_until_its_keys_load() {
 /// Uses up the loads that are allowed for now.
 async fn exhaust_loads(world: &World) {
     for _ in 0..3 {
-        world.authenticator.issuers[0]
-            .refresh(&TaskSpawner::new())
-            .await;
+        world.refresh().await;
     }
 }
 
@@ -289,9 +279,7 @@ async fn keys_are_kept_when_a_set_holds_nothing_that_is_a_key(#[case] change: Va
     let world = World::new();
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
@@ -309,9 +297,7 @@ async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Va
     world.present(&token).await.expect("good");
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     assert!(LABELED.key_set_failures.total() > before);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -321,9 +307,7 @@ async fn an_empty_set_withdraws_every_key() {
     let world = World::new();
     publish(&world.dir, &[]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
@@ -333,9 +317,7 @@ async fn an_empty_set_withdraws_every_key() {
 async fn keys_are_kept_while_their_source_is_gone() {
     let world = World::new();
     std::fs::remove_file(world.dir.path().join("jwks.json")).expect("it was there");
-    world.authenticator.issuers[0]
-        .refresh(&TaskSpawner::new())
-        .await;
+    world.refresh().await;
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
 }
