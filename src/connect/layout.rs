@@ -1,6 +1,6 @@
 //! The frame that all pages share, and the style sheet.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 /// The only style sheet, which the content security policy allows by its digest.
 pub(super) const STYLE: &str = "\
@@ -30,4 +30,13 @@ pub(super) fn layout(title: &str, goes_on: Option<&str>, body: &Markup) -> Marku
             body { main { h1 { (title) } (body) } }
         }
     }
+}
+
+/// A page with an alert, and a link to `page`; an empty one is the page that was open.
+pub(super) fn again(title: &str, text: &(impl Render + ?Sized), page: &str) -> Markup {
+    let body = html! {
+        p role="alert" { (text) }
+        p { a href=(page) { "Open the page again" } }
+    };
+    layout(title, None, &body)
 }

@@ -8,7 +8,7 @@ use super::ShownAccount;
 use super::browser::FormRefusal;
 use super::callback_fault::CallbackFault;
 use super::form::FormParts;
-use super::layout::layout;
+use super::layout::{again, layout};
 use super::login::views as login_views;
 use super::person::Person;
 use super::upstream::ConnectedUpstream;
@@ -256,30 +256,19 @@ pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Marku
             format!("It failed: {}. The log of the gateway says more.", failure.public())
         }
     };
-    again(
-        "Not connected",
-        &text,
-        Some(&format!("../../connect/{upstream}")),
-    )
+    let page = format!("../../connect/{upstream}");
+    again("Not connected", &text, &page)
 }
 
 /// The page where no account can be connected now.
 pub(super) fn failed(upstream: &str, why: &str) -> Markup {
     let text = format!("No account can be connected now: {why}. The log of the gateway says more.");
-    again(
-        "Not connected",
-        &text,
-        Some(&format!("../connect/{upstream}")),
-    )
+    refused(upstream, &text)
 }
 
 /// The page after a form whose fields cannot be stored.
 pub(super) fn refused(upstream: &str, why: &str) -> Markup {
-    again(
-        "Not connected",
-        why,
-        Some(&format!("../connect/{upstream}")),
-    )
+    again("Not connected", why, &format!("../connect/{upstream}"))
 }
 
 /// The page after a refused form.
@@ -296,18 +285,7 @@ pub(super) fn form_refused(upstream: Option<&str>, refusal: FormRefusal) -> Mark
         FormRefusal::Token => "This form is too old, or of another browser. Nothing was changed.",
     };
     let page = upstream.map(|upstream| format!("../connect/{upstream}"));
-    again("Not accepted", text, page.as_deref())
-}
-
-/// A page with a link to `page`; with `None`, to the page that was open.
-fn again(title: &str, text: &str, page: Option<&str>) -> Markup {
-    let body = html! {
-        p role="alert" { (text) }
-        p {
-            a href=(page.unwrap_or_default()) { "Open the page again" }
-        }
-    };
-    layout(title, None, &body)
+    again("Not accepted", text, &page.unwrap_or_default())
 }
 
 /// The page for another person's link. `login`: the issuers, and the token of the form that logs in as another person.

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{LoginOutcome, NextPage};
-use crate::connect::layout::layout;
+use crate::connect::layout::{again, layout};
 
 /// The page for a person without a login.
 pub(crate) struct LoginForm<'a> {
@@ -87,13 +87,8 @@ pub(crate) fn departs(url: &str, issuer: &str) -> Markup {
 
 /// The page where no login could be started.
 pub(crate) fn cannot_begin() -> Markup {
-    let body = html! {
-        p role="alert" {
-            "The login server cannot be used now. Try again in a moment; the gateway's log says what is wrong."
-        }
-        p { a href="" { "Open the page again" } }
-    };
-    layout("Not now", None, &body)
+    let text = "The login server cannot be used now. Try again in a moment; the gateway's log says what is wrong.";
+    again("Not now", text, "")
 }
 
 /// The page after a login.
@@ -149,11 +144,7 @@ pub(crate) fn ended(outcome: &LoginOutcome) -> Markup {
 }
 
 fn not_logged_in(text: &Markup, next: &NextPage) -> Markup {
-    let body = html! {
-        p role="alert" { (text) }
-        p { a href=(next.url()) { "Open the page again" } }
-    };
-    layout("Not logged in", None, &body)
+    again("Not logged in", text, &next.url())
 }
 
 /// The page after logging out.
