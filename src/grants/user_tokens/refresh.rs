@@ -243,12 +243,12 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
 /// The kept login with the next ID token. A server need not give one: then the present one stays until it ends, unless the
 /// provider has refused it. Without an ID token of the same person there is no token that could be sent, so that the vault
 /// has the refresh token revoked and the user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
-fn logged_in(record: &GrantRecord, issued: IssuedToken, cause: RefreshCause) -> GrantRecord {
-    let is_given = issued.id_token.is_some();
+fn logged_in(record: &GrantRecord, mut issued: IssuedToken, cause: RefreshCause) -> GrantRecord {
+    let next = issued.id_token.take();
+    let is_given = next.is_some();
     let (id_token, access_ends) = if !is_given && cause == RefreshCause::Age && is_fresh(record) {
         (record.access_token.clone(), record.access_ends)
     } else {
-        let next = issued.id_token;
         let next = next.filter(|token| token_claims::is_of(token, record));
         let ends = next.as_ref().and_then(token_claims::ends);
         (next, ends)
@@ -261,10 +261,8 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken, cause: RefreshCause) -> 
     }
     GrantRecord {
         access_ends,
-        refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
         access_token: id_token,
-        scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
-        ..record.clone()
+        ..renewed(record, issued)
     }
 }
 
