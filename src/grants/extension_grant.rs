@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use oauth2::Scope;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use url::Url;
 
 use super::client_form;
@@ -24,30 +23,31 @@ pub(super) struct RequestingClient<'a> {
     pub(super) trusted: Option<&'a Url>,
 }
 
-/// A token response with a token of any type. No `Debug`: it holds the token.
-#[derive(Deserialize)]
-struct Answer {
-    access_token: String,
-    token_type: String,
-    #[serde(default, deserialize_with = "token_answer::expires_in")]
-    expires_in: Option<Duration>,
-    #[serde(default, deserialize_with = "token_answer::scopes")]
-    scope: Option<Vec<Scope>>,
-    issued_token_type: Option<String>,
-}
-
-/// A token of any type, as the server issued it.
-#[derive(Debug)]
+/// A token response with a token of any type, as the server issued it.
+#[derive(Debug, Deserialize)]
 pub(super) struct GrantedToken {
+    #[serde(rename = "access_token", deserialize_with = "secret")]
     pub(super) token: Secret,
     /// `Bearer` in any case; `N_A` for a token that cannot be used at a resource.
     pub(super) token_type: String,
     /// URN of the token type.
+    #[serde(rename = "issued_token_type")]
     pub(super) issued_type: Option<String>,
     /// `None` where the server does not say.
+    #[serde(
+        default,
+        rename = "expires_in",
+        deserialize_with = "token_answer::expires_in"
+    )]
     pub(super) lasts: Option<Duration>,
     /// The granted scopes; `None` where the server does not say.
+    #[serde(default, rename = "scope", deserialize_with = "token_answer::words")]
     pub(super) scopes: Option<Vec<String>>,
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+    let token = token_answer::access_token(deserializer)?;
+    Ok(Secret::new(token.secret().clone()))
 }
 
 /// Posts a form of `fields` and the client's proof.
@@ -67,22 +67,7 @@ pub(super) async fn request(
     let answer = clients.post(request, client.trusted).await?;
     let status = answer.status.as_u16();
     let body = token_endpoint::granted(answer)?;
-    read(&body).ok_or(TokenError::Unreadable { status })
-}
-
-fn read(body: &[u8]) -> Option<GrantedToken> {
-    let answer: Answer = serde_json::from_slice(body).ok()?;
-    if answer.access_token.is_empty() {
-        return None;
-    }
-    let scopes = answer.scope.as_ref();
-    Some(GrantedToken {
-        token: Secret::new(answer.access_token),
-        token_type: answer.token_type,
-        issued_type: answer.issued_token_type,
-        lasts: answer.expires_in,
-        scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
-    })
+    serde_json::from_slice(&body).map_err(|_| TokenError::Unreadable { status })
 }
 
 #[cfg(test)]
@@ -155,7 +140,7 @@ mod tests {
         None
     )]
     fn an_answer_is_read(#[case] body: &str, #[case] lasts: Option<u64>) {
-        let token = read(body.as_bytes()).unwrap();
+        let token: GrantedToken = serde_json::from_str(body).unwrap();
         assert_eq!(token.lasts.map(|lasts| lasts.as_secs()), lasts);
         assert_eq!(token.token.expose(), "t");
         let scopes = token.scopes;
@@ -167,6 +152,6 @@ mod tests {
     #[case::no_type(r#"{"access_token":"t"}"#)]
     #[case::page("<html>")]
     fn what_is_no_token_is_not_read(#[case] body: &str) {
-        assert!(read(body.as_bytes()).is_none());
+        assert!(serde_json::from_str::<GrantedToken>(body).is_err());
     }
 }

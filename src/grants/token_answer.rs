@@ -72,7 +72,9 @@ fn life(value: &Value) -> Option<Duration> {
     }
 }
 
-fn access_token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AccessToken, D::Error> {
+pub(super) fn access_token<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<AccessToken, D::Error> {
     let token = AccessToken::deserialize(deserializer)?;
     if token.secret().is_empty() {
         return Err(D::Error::custom("the access token is empty"));
@@ -97,9 +99,9 @@ fn refresh_token<'de, D: Deserializer<'de>>(
 }
 
 /// What is neither text nor a list of texts counts as unsaid.
-pub(super) fn scopes<'de, D: Deserializer<'de>>(
+pub(super) fn words<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Vec<Scope>>, D::Error> {
+) -> Result<Option<Vec<String>>, D::Error> {
     let value = Option::<Value>::deserialize(deserializer)?;
     let scopes = match &value {
         Some(Value::String(text)) => Some(vec![text.as_str()]),
@@ -108,9 +110,14 @@ pub(super) fn scopes<'de, D: Deserializer<'de>>(
     };
     let split = |scopes: Vec<&str>| {
         let words = scopes.iter().flat_map(|text| text.split_ascii_whitespace());
-        words.map(|word| Scope::new(word.to_owned())).collect()
+        words.map(str::to_owned).collect()
     };
     Ok(scopes.map(split))
+}
+
+fn scopes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Scope>>, D::Error> {
+    let words = words(deserializer)?;
+    Ok(words.map(|words| words.into_iter().map(Scope::new).collect()))
 }
 
 #[cfg(test)]
