@@ -7,13 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use tokio::time::timeout;
 use url::Url;
 
 use super::account::AccountSetupError;
+use super::authorization::proof_key;
 use super::client_key::ClientProof;
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, SharedClients};
@@ -131,7 +129,6 @@ impl LoginClient {
     pub async fn authorization_url(&self, request: &LoginRequest<'_>) -> Result<Url, LoginFailure> {
         let server = self.server().await?;
         let mut url = self.authorization_endpoint(&server, request.resource.is_some())?;
-        let challenge = digest(&SHA256, request.verifier.expose().as_bytes());
         let (scopes, prompt) = asked(request, &server);
         let mut query = url.query_pairs_mut();
         query
@@ -139,10 +136,7 @@ impl LoginClient {
             .append_pair("client_id", &self.client_id)
             .append_pair("redirect_uri", request.redirect_uri.as_str())
             .append_pair("state", request.state)
-            .append_pair(
-                "code_challenge",
-                &BASE64_URL_SAFE_NO_PAD.encode(challenge.as_ref()),
-            )
+            .append_pair("code_challenge", &proof_key::challenge(request.verifier))
             .append_pair("code_challenge_method", "S256");
         if !scopes.is_empty() {
             query.append_pair("scope", &scopes.join(" "));

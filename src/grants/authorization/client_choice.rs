@@ -17,7 +17,7 @@ use super::super::token_endpoint::{TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
-use super::proof_key::ProofKey;
+use super::proof_key;
 use super::registration::{self, RegistrationError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientRegistration;
@@ -268,7 +268,7 @@ async fn is_forgotten(
     let server = ServerMetadata::remembered(&known.issuer, endpoint, Some(&known.auth_method));
     let proof = known.client_secret.clone();
     let proof = proof.map_or(ClientProof::Public, ClientProof::Secret);
-    let (code, verifier) = (Secret::new("none"), ProofKey::new().into_verifier());
+    let (code, verifier) = (Secret::new("none"), proof_key::verifier());
     let asked = TokenRequest {
         server: &server,
         client_id: &known.client_id,

@@ -11,7 +11,7 @@ mod client_choice;
 mod error;
 mod gateway_client;
 mod offline_refusals;
-mod proof_key;
+pub(in crate::grants) mod proof_key;
 mod redemption;
 mod registration;
 mod rehearsal;
@@ -33,7 +33,6 @@ use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
 use self::offline_refusals::OfflineRefusals;
-use self::proof_key::ProofKey;
 use self::redemption::CodeRedemption;
 pub use self::redemption::FinishedAuthorization;
 use self::rehearsal::browser_endpoint;
@@ -170,7 +169,7 @@ impl Authorizer {
             redirect_uri,
             note,
         } = client.await.map_err(|error| account.logged(error))?;
-        let proof_key = ProofKey::new();
+        let verifier = proof_key::verifier();
         let state: [u8; STATE_LEN] = rand::random();
         let state = BASE64_URL_SAFE_NO_PAD.encode(state);
         let mut url = endpoint;
@@ -179,7 +178,7 @@ impl Authorizer {
             .append_pair("client_id", &id)
             .append_pair("redirect_uri", &redirect_uri)
             .append_pair("state", &state)
-            .append_pair("code_challenge", &proof_key.challenge())
+            .append_pair("code_challenge", &proof_key::challenge(&verifier))
             .append_pair("code_challenge_method", "S256")
             .append_pair("resource", &found.resource);
         if !scopes.is_empty() {
@@ -202,7 +201,7 @@ impl Authorizer {
             names_issuer: consent.names_issuer,
             redirect_uri,
             scopes,
-            verifier: Some(proof_key.into_verifier()),
+            verifier: Some(verifier),
             nonce: None,
             cookie_digest: request.cookie_digest,
             program: request.program,

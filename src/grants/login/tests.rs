@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rstest::rstest;
 
 use super::*;
