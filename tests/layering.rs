@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 /// Crates that only some modules may name (DESIGN §13).
 const CAGED: [(&str, &[&str]); 5] = [
     ("axum", &["downstream", "app"]),
-    ("reqwest", &["egress", "upstream", "auth", "grants", "telemetry"]),
+    (
+        "reqwest",
+        &["egress", "upstream", "auth", "grants", "telemetry"],
+    ),
     ("oauth2", &["grants"]),
     ("redis", &["redis_client"]),
     ("sqlx", &["database"]),

@@ -138,24 +138,6 @@ pub struct StdioCarrier {
     pub max_children: usize,
 }
 
-#[cfg(test)]
-impl StdioCarrier {
-    /// A child of `command`, with nothing else configured.
-    pub(crate) fn sample(command: &str) -> Self {
-        Self {
-            command: command.to_owned(),
-            args: Vec::new(),
-            cwd: None,
-            env: BTreeMap::new(),
-            inherit: Vec::new(),
-            rlimits: BTreeMap::new(),
-            stop_eof: Duration::ZERO,
-            stop_term: Duration::ZERO,
-            max_children: 1,
-        }
-    }
-}
-
 impl StdioCarrier {
     /// The last part of `command`, for callers.
     #[must_use]

@@ -333,9 +333,9 @@ pub(super) fn is_basic(proof: &ClientProof, server: &ServerMetadata) -> Result<b
         ClientProof::Secret(_) if takes("client_secret_post") => Ok(false),
         ClientProof::Key(_) if takes("private_key_jwt") => Ok(false),
         ClientProof::Secret(_) | ClientProof::Key(_) => {
-            let taken = listed.unwrap_or_default().join(", ");
+            let all = listed.unwrap_or_default().join(", ");
             Err(TokenError::ClientAuth {
-                taken: shown(&taken, MAX_SHOWN).into_owned(),
+                taken: shown(&all, MAX_SHOWN).into_owned(),
             })
         }
     }

@@ -100,7 +100,6 @@ impl TaskSpawner {
     }
 
     /// Work that is none of the tasks here; a drain waits until the hold is dropped.
-    #[must_use]
     pub fn hold(&self) -> TaskTrackerToken {
         self.tracker.token()
     }

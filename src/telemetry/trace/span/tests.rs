@@ -96,7 +96,7 @@ fn what_peers_chose_is_masked_and_cut() {
     }
     let kept = kept.all();
     assert_eq!(kept.len(), 3);
-    for span in kept.iter() {
+    for span in &kept {
         let told = format!("{span:?}");
         assert!(
             !told.contains("5ECRET") && told.contains("[redacted]"),
