@@ -167,6 +167,46 @@ impl Vault {
         lock(&self.0.census).clone()
     }
 
+    /// Writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for `forget` are removed, and
+    /// `forgotten` is told of each. Uses one connection of the database at a time.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but last-used stamps of up to a minute.
+    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
+        sweep::keep(self, forget, forgotten).await;
+    }
+
+    /// Writes the last-used stamps that [`touch`](Self::touch) has recorded.
+    ///
+    /// # Errors
+    /// The database fails; the stamps are lost.
+    pub async fn flush_used(&self) -> Result<(), DatabaseError> {
+        sweep::flush_used(self).await
+    }
+
+    /// Removes expired rows, and grants unused for `forget`, whose tokens are queued for revocation.
+    ///
+    /// # Errors
+    /// The database fails; the next sweep continues.
+    ///
+    /// # Cancel safety
+    /// The next sweep continues.
+    pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
+        sweep::sweep(self, forget, &|_| ()).await
+    }
+
+    /// Seals every record again whose key is not the first, a hundred per transaction, while gateways run: a record
+    /// that a gateway writes meanwhile is left as written. Every gateway must have the first key in its ring before.
+    ///
+    /// # Errors
+    /// The database fails; the next rotation continues.
+    ///
+    /// # Cancel safety
+    /// The next rotation continues.
+    pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
+        rotate::rotate(self).await
+    }
+
     /// Closes the connections to the database.
     pub async fn close(&self) {
         self.database().close().await;

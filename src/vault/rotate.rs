@@ -91,43 +91,34 @@ const TABLES: [SealedTable; 5] = [
     },
 ];
 
-impl Vault {
-    /// Seals every record again whose key is not the first, a hundred per transaction, while gateways run: a record
-    /// that a gateway writes meanwhile is left as written. Every gateway must have the first key in its ring before.
-    ///
-    /// # Errors
-    /// The database fails; the next rotation continues.
-    ///
-    /// # Cancel safety
-    /// The next rotation continues.
-    pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
-        let mut result = RotationResult::default();
-        let key_id = self.0.keys.sealing_id();
-        for table in &TABLES {
-            let mut passed = 0;
-            loop {
-                let mut tx = self.database().begin().await?;
-                // Resealed rows leave the selection, so that the offset counts only rows that were left.
-                let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
-                let rows = tx.fetch(table.select, &values).await?;
-                if rows.is_empty() {
-                    break;
-                }
-                for row in rows {
-                    if reseal(self, &mut tx, table, &row).await? {
-                        result.resealed += 1;
-                    } else {
-                        passed += 1;
-                    }
-                }
-                tx.commit().await?;
+/// [`Vault::rotate`].
+pub(super) async fn rotate(vault: &Vault) -> Result<RotationResult, DatabaseError> {
+    let mut result = RotationResult::default();
+    let key_id = vault.0.keys.sealing_id();
+    for table in &TABLES {
+        let mut passed = 0;
+        loop {
+            let mut tx = vault.database().begin().await?;
+            // Resealed rows leave the selection, so that the offset counts only rows that were left.
+            let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
+            let rows = tx.fetch(table.select, &values).await?;
+            if rows.is_empty() {
+                break;
             }
-            let rows = self.database().fetch(table.left, &[key_id.into()]).await?;
-            let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
-            result.left += u64::try_from(left).unwrap_or_default();
+            for row in rows {
+                if reseal(vault, &mut tx, table, &row).await? {
+                    result.resealed += 1;
+                } else {
+                    passed += 1;
+                }
+            }
+            tx.commit().await?;
         }
-        Ok(result)
+        let rows = vault.database().fetch(table.left, &[key_id.into()]).await?;
+        let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        result.left += u64::try_from(left).unwrap_or_default();
     }
+    Ok(result)
 }
 
 async fn reseal(

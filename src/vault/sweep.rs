@@ -38,78 +38,65 @@ pub struct SweepResult {
     pub revocations: u64,
 }
 
-impl Vault {
-    /// Writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for `forget` are removed, and
-    /// `forgotten` is told of each. Uses one connection of the database at a time.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost but last-used stamps of up to a minute.
-    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
-        let mut rounds = interval(ROUND);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = false;
-        for round in 0_u64.. {
-            rounds.tick().await;
-            let mut done = Ok(());
-            if round % FLUSH == FLUSH - 1 {
-                done = self.flush_used().await;
-            }
-            if round % SWEEP == 0 {
-                done = done.and(sweep(&self, forget, &forgotten).await.map(drop));
-            }
-            if round % SWEEP == COUNT {
-                done = done.and(self.count().await);
-            }
-            // What fails is tried again in minutes: one line until it succeeds.
-            if let Err(error) = &done
-                && !failing
-            {
-                tracing::warn!(error = chain(error), "upkeep of the database failed");
-            }
-            let has_run = round % FLUSH == FLUSH - 1 || round % SWEEP <= COUNT;
-            failing = if has_run { done.is_err() } else { failing };
+/// [`Vault::keep`].
+pub(super) async fn keep(
+    vault: Vault,
+    forget: Duration,
+    forgotten: impl Fn(&GrantKey) + Send + Sync,
+) {
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    for round in 0_u64.. {
+        rounds.tick().await;
+        let mut done = Ok(());
+        if round % FLUSH == FLUSH - 1 {
+            done = flush_used(&vault).await;
         }
-    }
-
-    /// Writes the last-used stamps that [`touch`](Self::touch) has recorded.
-    ///
-    /// # Errors
-    /// The database fails; the stamps are lost.
-    pub async fn flush_used(&self) -> Result<(), DatabaseError> {
-        let mut used: Vec<GrantKey> = self.0.cache.take_used().into_iter().collect();
-        // Sorted, so that every process locks rows in the same order and none deadlocks.
-        used.sort_unstable_by(|one, other| {
-            let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
-            place(one).cmp(&place(other))
-        });
-        let now = self.now();
-        for keys in used.chunks(STAMPS) {
-            let mut tx = self.database().begin().await?;
-            for key in keys {
-                let text =
-                    "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
-                let [owner, upstream] = super::grants::find(key);
-                tx.execute(text, &[now.into(), owner, upstream]).await?;
-            }
-            tx.commit().await?;
+        if round % SWEEP == 0 {
+            done = done.and(sweep(&vault, forget, &forgotten).await.map(drop));
         }
-        Ok(())
-    }
-
-    /// Removes expired rows, and grants unused for `forget`, whose tokens are queued for revocation.
-    ///
-    /// # Errors
-    /// The database fails; the next sweep continues.
-    ///
-    /// # Cancel safety
-    /// The next sweep continues.
-    pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
-        sweep(self, forget, &|_| ()).await
+        if round % SWEEP == COUNT {
+            done = done.and(vault.count().await);
+        }
+        // What fails is tried again in minutes: one line until it succeeds.
+        if let Err(error) = &done
+            && !failing
+        {
+            tracing::warn!(error = chain(error), "upkeep of the database failed");
+        }
+        let has_run = round % FLUSH == FLUSH - 1 || round % SWEEP <= COUNT;
+        failing = if has_run { done.is_err() } else { failing };
     }
 }
 
+/// Writes the last-used stamps that [`touch`](Vault::touch) has recorded.
+///
+/// # Errors
+/// The database fails; the stamps are lost.
+pub(super) async fn flush_used(vault: &Vault) -> Result<(), DatabaseError> {
+    let mut used: Vec<GrantKey> = vault.0.cache.take_used().into_iter().collect();
+    // Sorted, so that every process locks rows in the same order and none deadlocks.
+    used.sort_unstable_by(|one, other| {
+        let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
+        place(one).cmp(&place(other))
+    });
+    let now = vault.now();
+    for keys in used.chunks(STAMPS) {
+        let mut tx = vault.database().begin().await?;
+        for key in keys {
+            let text =
+                "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
+            let [owner, upstream] = super::grants::find(key);
+            tx.execute(text, &[now.into(), owner, upstream]).await?;
+        }
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
 /// [`Vault::sweep`]; calls `forgotten` for each removed grant.
-async fn sweep(
+pub(super) async fn sweep(
     vault: &Vault,
     forget: Duration,
     forgotten: &(dyn Fn(&GrantKey) + Send + Sync),
