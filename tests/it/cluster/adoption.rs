@@ -149,15 +149,25 @@ async fn array_of_a_lost_owner_ends_with_an_error_for_each_call_and_each_refused
         {"jsonrpc": "1.0", "id": 2, "method": "ping"},
     ]);
     let mut stream = here.post(&array).await.events();
-    let first = stream.next().await.expect("a notice");
+    let position = loop {
+        // A comment opens the stream.
+        let event = stream.next().await.expect("a notice");
+        if let Some(id) = event.id {
+            break id;
+        }
+    };
     one.kill().await;
     let there = here.at(two.anonymous());
-    let resumed = there.resume(&first.id.unwrap()).await;
+    let resumed = there.resume(&position).await;
     let mut rest = resumed.expect(StatusCode::OK).await.events();
     let mut refused = Vec::new();
     while let Some(message) = rest.message().await {
         if message.get("error").is_some() {
-            refused.push(message["id"].as_i64().unwrap());
+            refused.push(
+                message["id"]
+                    .as_i64()
+                    .unwrap_or_else(|| panic!("{message}")),
+            );
         }
     }
     refused.sort_unstable();
