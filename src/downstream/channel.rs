@@ -250,18 +250,27 @@ impl Channel {
         lock(&self.state)
     }
 
+    /// Resolves when the client has had its time and said neither `initialize` nor a modern request. An `initialize` that
+    /// still runs is waited for.
+    async fn is_silent(&self) {
+        loop {
+            tokio::time::sleep(INITIALIZE_WITHIN).await;
+            let sessionless = self.sessionless.load(Ordering::Relaxed);
+            match self.state().stage {
+                HandshakeStage::Open(_) => break,
+                HandshakeStage::Opening => {}
+                HandshakeStage::Fresh | HandshakeStage::Over if sessionless => break,
+                HandshakeStage::Fresh | HandshakeStage::Over => return,
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
     /// Resolves when the connection has to end although both sides are still there.
     ///
     /// # Cancel safety
     /// Can be dropped and asked again.
     pub(super) async fn has_to_end(&self, terms: ChannelTerms<'_>) -> ChannelEnd {
-        let silent = async {
-            tokio::time::sleep(INITIALIZE_WITHIN).await;
-            let sessionless = self.sessionless.load(Ordering::Relaxed);
-            if sessionless || matches!(self.state().stage, HandshakeStage::Open(_)) {
-                std::future::pending::<()>().await;
-            }
-        };
         let expired = async {
             loop {
                 let changed = self.changed.notified();
@@ -294,7 +303,7 @@ impl Channel {
         };
         tokio::select! {
             () = self.ended.cancelled() => ChannelEnd::Slow,
-            () = silent => ChannelEnd::Silent,
+            () = self.is_silent() => ChannelEnd::Silent,
             () = expired => ChannelEnd::Expired,
             () = drained => ChannelEnd::Draining,
         }
@@ -306,5 +315,28 @@ fn wake(mut state: MutexGuard<'_, ChannelState>) {
     drop(state);
     if let Some(waker) = waker {
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_is_not_silent_while_its_initialize_runs() {
+        let endpoint = Endpoint::unreachable(&"up".into());
+        let principal = Arc::new(Principal::anonymous());
+        let channel = Channel::new([1; 16], Arc::new(endpoint), principal);
+        assert!(channel.begin_opening());
+        let waited = timeout(2 * INITIALIZE_WITHIN, channel.is_silent()).await;
+        assert!(waited.is_err(), "its initialize still runs");
+        channel.not_opened("refused".into());
+        let waited = timeout(2 * INITIALIZE_WITHIN, channel.is_silent()).await;
+        assert!(
+            waited.is_ok(),
+            "its initialize has failed, and no other came"
+        );
     }
 }
