@@ -88,6 +88,54 @@ async fn the_stream_outside_calls_goes_on_behind_an_event_that_is_too_large() {
     gw.stop().await;
 }
 
+// Spec: SPEC U-10. The TypeScript SDK answers so where its store has dropped the event.
+#[rstest]
+#[tokio::test]
+async fn a_position_that_an_upstream_does_not_know_costs_no_session(
+    #[values(400, 404)] status: u16,
+) {
+    let (begun, opened) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let (streams, sessions) = (Arc::clone(&begun), Arc::clone(&opened));
+    let answer = move |request: Request| {
+        let (streams, sessions) = (Arc::clone(&streams), Arc::clone(&sessions));
+        async move {
+            let method = request.method().clone();
+            let is_resumed = request.headers().contains_key("last-event-id");
+            let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            if method != Method::GET {
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                if body["method"] == "initialize" {
+                    sessions.fetch_add(1, Ordering::SeqCst);
+                }
+                return usual(&method, &body);
+            }
+            if is_resumed {
+                let error = json!({"code": -32000, "message": "Invalid event ID format"});
+                let body = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
+                return Response::builder()
+                    .status(status)
+                    .header("content-type", "application/json")
+                    .body(Body::from(body))
+                    .unwrap();
+            }
+            streams.fetch_add(1, Ordering::SeqCst);
+            let response = Response::builder().header("content-type", "text/event-stream");
+            response.body(Body::from("id: 1\ndata:\n\n")).unwrap()
+        }
+    };
+    let url = serve(answer).await + "/mcp";
+    let gw = Setup::open().url("up", &url, LEGACY).start().await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let stream = user.listen().await;
+    eventually("a stream that resumes nothing", async || {
+        (begun.load(Ordering::SeqCst) > 1).then_some(())
+    })
+    .await;
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    drop(stream);
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.4: what an upstream announces in the first call would be lost.
 #[tokio::test]
 async fn get_stream_is_sent_for_before_the_first_call() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::time::Instant;
 
 use super::http_session::{CallOrigin, HttpSession};
@@ -199,8 +200,8 @@ impl HttpSession {
                     }
                     backoff.ended(is_good, &place)
                 }
-                // The position is no longer kept there: go on from now.
-                Ok(response) if place.last_event.is_some() && is_gone(response.status()) => {
+                // The position is no longer kept there, which the TypeScript SDK says with 400: go on from now.
+                Ok(response) if place.last_event.is_some() && is_unknown(response.status()) => {
                     place.last_event = None;
                     backoff.0.length()
                 }
@@ -216,8 +217,7 @@ impl HttpSession {
                     let status = response.status();
                     self.notice_feed.refused();
                     // An upstream without such streams may say 404 as well, or 400.
-                    let unknown = is_gone(status) || status == 400;
-                    if was_open && unknown && self.has_session() {
+                    if was_open && is_unknown(status) && self.has_session() {
                         return NoGetStream::Session;
                     }
                     on_change(GetStreamChange::Refused(status.as_u16()));
@@ -239,6 +239,11 @@ impl HttpSession {
             () = self.opening.hurry.notified(), if may_hurry => {}
         }
     }
+}
+
+/// Whether a GET is refused as its session, or its position in the stream, is unknown.
+fn is_unknown(status: StatusCode) -> bool {
+    is_gone(status) || status == StatusCode::BAD_REQUEST
 }
 
 #[cfg(test)]
