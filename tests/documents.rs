@@ -103,17 +103,21 @@ fn dashboard() -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
+/// The queries of the panels, with their legends.
+fn targets() -> Vec<serde_json::Value> {
+    let dashboard = dashboard();
+    let panels = dashboard.get("panels").and_then(|panels| panels.as_array());
+    let targets = panels.expect("panels").iter();
+    let targets = targets.filter_map(|panel| panel.get("targets")?.as_array());
+    targets.flatten().cloned().collect()
+}
+
 #[test]
 fn every_series_of_dashboard_and_rules_is_a_metric() {
     let known = metrics_with_kinds();
     let labels = labels();
-    let dashboard = dashboard();
-    let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels
-        .iter()
-        .filter_map(|panel| panel["targets"].as_array())
-        .flatten();
-    let queries = targets.filter_map(|target| target["expr"].as_str());
+    let targets = targets();
+    let queries = targets.iter().filter_map(|target| target["expr"].as_str());
     let mut names: Vec<String> = queries.flat_map(series).collect();
     let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
     let rules = rules.lines().filter(|line| {
@@ -145,14 +149,8 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
 // Prometheus has a series for each replica. Where a query does not add them up, legends without the replica are the same.
 #[test]
 fn a_series_of_each_replica_has_the_replica_in_its_legend() {
-    let dashboard = dashboard();
-    let panels = dashboard["panels"].as_array().expect("panels");
-    let targets = panels
-        .iter()
-        .filter_map(|panel| panel["targets"].as_array())
-        .flatten();
     let mut count = 0;
-    for target in targets {
+    for target in targets() {
         let query = target["expr"].as_str().expect("a query");
         let legend = target["legendFormat"].as_str().expect("a legend");
         let is_added_up = ["sum", "max", "topk"].iter().any(|word| {
@@ -169,16 +167,13 @@ fn a_series_of_each_replica_has_the_replica_in_its_legend() {
 // These gauges are 0 without `[cluster]`, too.
 #[test]
 fn a_gateway_without_replicas_has_neither_a_missing_lease_nor_a_lost_connection_to_redis() {
-    let dashboard = dashboard();
-    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = targets();
     for gauge in [
         "drawbridge_cluster_lease_held",
         "drawbridge_redis_connected",
     ] {
-        let shown = panels
+        let shown = targets
             .iter()
-            .filter_map(|panel| panel["targets"].as_array())
-            .flatten()
             .filter_map(|target| target["expr"].as_str())
             .filter(|query| query.contains(gauge));
         let of: Vec<&str> = shown.collect();

@@ -23,20 +23,32 @@ async fn refreshed(world: &World, times: usize) {
     .await;
 }
 
-/// Two gateways before `upstream` that share a database and the keys of their handles.
+/// Two gateways that share the database at `place` and the keys of their handles, with an account at the upstream, and its
+/// authorization server.
 async fn two_gateways(
-    upstream: &GuardedUpstream,
-    (state, database): (&Path, &str),
-) -> [Gateway; 2] {
+    place: &DatabasePlace,
+    state: &Path,
+) -> (ConsentServer, GuardedUpstream, [Gateway; 2]) {
+    let DatabasePlace::Postgres(url) = place else {
+        panic!("a server");
+    };
+    let database = Database::connect(place).await.unwrap();
+    database.migrate().await.unwrap();
+    database.close().await;
+    let server = ConsentServer::start().await;
+    let upstream = upstream_of(&server).await;
     let start = async || {
         Setup::open()
             .url("up", &upstream.url(), "")
-            .toml(&tables(state, database, ""))
+            .toml(&tables(state, url.expose(), ""))
             .toml("seal = [{ id = \"k1\", key = \"0123456789abcdefghijklmnopqrstuv\" }]")
             .start()
             .await
     };
-    [start().await, start().await]
+    let gateways = [start().await, start().await];
+    let text = Browser::of(&gateways[0]).connect("/connect/up").await;
+    assert!(text.contains("is connected"), "{text}");
+    (server, upstream, gateways)
 }
 
 #[tokio::test]
@@ -77,17 +89,8 @@ async fn two_gateways_on_one_database_make_one_refresh() {
     let Some((_postgres, place)) = postgres::database().await else {
         return;
     };
-    let DatabasePlace::Postgres(url) = &place else {
-        panic!("a server");
-    };
-    let database = Database::connect(&place).await.unwrap();
-    database.migrate().await.unwrap();
-    let server = ConsentServer::start().await;
-    let upstream = upstream_of(&server).await;
     let state = tempfile::tempdir().unwrap();
-    let gateways = two_gateways(&upstream, (state.path(), url.expose())).await;
-    let text = Browser::of(&gateways[0]).connect("/connect/up").await;
-    assert!(text.contains("is connected"), "{text}");
+    let (server, _upstream, gateways) = two_gateways(&place, state.path()).await;
     let mut sessions = Vec::new();
     for gw in &gateways {
         let user = gw.anonymous();
@@ -107,7 +110,6 @@ async fn two_gateways_on_one_database_make_one_refresh() {
     for gw in gateways {
         gw.stop().await;
     }
-    database.close().await;
 }
 
 /// One task tells sessions of all changed accounts.
@@ -312,17 +314,8 @@ async fn page_of_another_replica_asks_for_the_scopes_that_a_call_lacked() {
     let Some((_postgres, place)) = postgres::database().await else {
         return;
     };
-    let DatabasePlace::Postgres(url) = &place else {
-        panic!("a server");
-    };
-    let database = Database::connect(&place).await.unwrap();
-    database.migrate().await.unwrap();
-    let server = ConsentServer::start().await;
-    let upstream = upstream_of(&server).await;
     let state = tempfile::tempdir().unwrap();
-    let [here, there] = two_gateways(&upstream, (state.path(), url.expose())).await;
-    let text = Browser::of(&here).connect("/connect/up").await;
-    assert!(text.contains("is connected"), "{text}");
+    let (server, upstream, [here, there]) = two_gateways(&place, state.path()).await;
     let knows = server.clone();
     upstream.judges(move |token, body| {
         let wide = token.is_some_and(|token| knows.scopes_of(token).contains("notes:write"));
@@ -343,7 +336,6 @@ async fn page_of_another_replica_asks_for_the_scopes_that_a_call_lacked() {
     for gw in [here, there] {
         gw.stop().await;
     }
-    database.close().await;
 }
 
 // SPEC B-11
