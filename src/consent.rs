@@ -32,9 +32,9 @@ pub struct ConsentLink {
 /// Scopes that an upstream demands of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LackingScopes {
-    /// Number of the connection that lacks them; any other one may have them.
+    /// The connection that lacks these scopes, by its number: a later connection may have them.
     pub connection: i64,
-    /// The scopes, none of which holds white space. A link holds none if they have more than 512 bytes together.
+    /// The scopes, each without white space. Empty in a link if they have more than 512 bytes together.
     pub scopes: Vec<String>,
 }
 

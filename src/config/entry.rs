@@ -239,8 +239,8 @@ impl DeclaredKey<'_> {
         Some(Secret::new(secret.expose().trim_end_matches(['\r', '\n'])))
     }
 
-    /// As [`secret`](Self::secret), and text is kept as it is: other bytes would be another key, which opens nothing that
-    /// was sealed before.
+    /// As [`secret`](Self::secret), but with a line break at the end: without it the key would be another one, and what was
+    /// sealed before could not be opened.
     pub(super) fn key_material(self) -> Option<Secret> {
         read_secret(self.report, &self.path, self.value?)
     }

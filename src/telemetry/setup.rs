@@ -338,7 +338,8 @@ fn signal_url(endpoint: &Url, signal: &str) -> String {
     format!("{}/v1/{signal}", endpoint.as_str().trim_end_matches('/'))
 }
 
-/// What exports the three signals to one collector, over one client: it takes a thread and the certificates of the system.
+/// Builds the exporters of traces, metrics and logs. They share one HTTP client, which takes a thread and reads the
+/// certificates of the system.
 struct Exporters<'a> {
     endpoint: &'a Url,
     client: Client,

@@ -221,7 +221,7 @@ async fn refusal_with_status_200_ends_the_account() {
     assert_eq!(kept, None);
 }
 
-// Programs on frameworks that answer each POST so.
+// Some token endpoints are built on frameworks that answer each POST with 201.
 #[tokio::test]
 async fn token_is_taken_with_any_status_of_success_and_any_type() {
     for status in ["201 Created", "200 OK\r\nContent-Type: text/plain"] {

@@ -115,7 +115,7 @@ fn lines_that_a_closed_output_did_not_take_are_counted() {
     assert!(COUNTERS.log_lines_dropped.get() >= before + 9);
 }
 
-/// An output that takes so many bytes, fails so often, and takes everything from then on.
+/// An output that takes a number of bytes, then fails a number of times, and then takes everything.
 struct Interruption {
     written: Vec<u8>,
     room: usize,

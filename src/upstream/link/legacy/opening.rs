@@ -307,9 +307,9 @@ impl Drop for UnusedWire<'_> {
 const TAKEN: Duration = Duration::from_secs(1);
 
 /// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
-/// the only other answer is 202 (SPEC U-04). So does one that the upstream does not understand: some servers know no
-/// notifications, and serve the session. A session that it needed is refused to the next request. 404 to a post that names
-/// a session is the end of that.
+/// the only other answer is 202 (SPEC U-04). A refusal that says "not understood" counts as taken too: some servers know
+/// no notifications, and serve the session all the same; one that does not refuses the next request. 404 to a post that
+/// names a session means that the session is lost.
 async fn post_initialized(
     settings: &Arc<LinkSettings>,
     wire: &Arc<HttpSession>,
