@@ -1,5 +1,5 @@
-//! HTTP+SSE upstreams of 2024-11-05 that keep a POST open without an answer, or answer with an endless body: replies
-//! arrive on the event stream, and no call waits for the POST. Spec: SPEC H-02, U-12.
+//! HTTP+SSE upstreams of 2024-11-05 that keep a POST open without an answer, answer with an endless body, or refuse the
+//! end of the handshake: replies arrive on the event stream, and no call waits for the POST. Spec: SPEC H-02, U-12.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -25,6 +25,8 @@ enum Post {
     Endless,
     /// No response at all.
     Unanswered,
+    /// This status to `notifications/initialized`, 202 to other messages.
+    Refused(u16),
 }
 
 #[derive(Clone)]
@@ -121,6 +123,11 @@ impl Upstream {
         self.take(&message).await;
         match self.post {
             Post::Unanswered => std::future::pending().await,
+            Post::Refused(status) => {
+                let is_refused = method(&message) == "notifications/initialized";
+                let response = Response::builder().status(if is_refused { status } else { 202 });
+                response.body(Body::empty()).unwrap()
+            }
             Post::Endless => {
                 let said = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"Accepted"))]);
                 let never = stream::once(async move {
@@ -170,6 +177,18 @@ async fn what_was_answered_on_the_stream_is_not_waited_for_at_the_post(
     }
     assert!(up.has_seen("notifications/initialized"));
     up.holds_none().await;
+    gw.stop().await;
+}
+
+// Some servers know no notifications, and serve the session all the same.
+#[rstest]
+#[tokio::test]
+async fn refused_end_of_the_handshake_costs_no_session(#[values(400, 405)] status: u16) {
+    let up = Upstream::start(Post::Refused(status)).await;
+    let gw = up.behind("").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    let reply = within("the reply", user.call("usual", json!({}))).await;
+    assert_eq!(text_of(&reply.expect("a result")), "done");
     gw.stop().await;
 }
 

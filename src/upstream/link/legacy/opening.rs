@@ -244,7 +244,8 @@ impl<'a> ConnectionOpening<'a> {
             // It was asked beside another question: a fresh one may answer otherwise.
             ProbeStage::Refused => return Err(child.lost()),
         };
-        child.tell_first(INITIALIZED).await?;
+        let told = child.tell_first(INITIALIZED).await;
+        without_refusal(self.settings, told)?;
         let connection = LegacyConnection::new(self.settings, LegacyWire::Duplex(child), declared);
         self.settings.tasks.spawn_service(read_lines(
             Arc::downgrade(&connection),
@@ -307,9 +308,7 @@ impl Drop for UnusedWire<'_> {
 const TAKEN: Duration = Duration::from_secs(1);
 
 /// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
-/// the only other answer is 202 (SPEC U-04). A refusal that says "not understood" counts as taken too: some servers know
-/// no notifications, and serve the session all the same; one that does not refuses the next request. 404 to a post that
-/// names a session means that the session is lost.
+/// the only other answer is 202 (SPEC U-04).
 async fn post_initialized(
     settings: &Arc<LinkSettings>,
     wire: &Arc<HttpSession>,
@@ -329,7 +328,18 @@ async fn post_initialized(
         );
         return Ok(());
     };
-    match posted.unwrap_or(Err(LinkError::Lost { last_words: None })) {
+    let posted = posted.unwrap_or(Err(LinkError::Lost { last_words: None }));
+    without_refusal(settings, posted)
+}
+
+/// The outcome of the second half of the handshake. A refusal that says "not understood" counts as taken: some servers
+/// know no notifications, and serve the session all the same; one that does not refuses the next request. A lost session
+/// has an error of its own.
+fn without_refusal(
+    settings: &LinkSettings,
+    posted: Result<(), LinkError>,
+) -> Result<(), LinkError> {
+    match posted {
         Err(LinkError::Status(status @ (400 | 404..=406 | 415 | 422 | 501))) => {
             tracing::info!(
                 upstream = %settings.name,
