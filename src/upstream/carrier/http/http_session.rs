@@ -16,7 +16,7 @@ use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, is_of_lost_session, retry_after};
 use super::sink::MessageSink;
 use super::stream_cursor::StreamCursor;
-use super::whole::whole_body;
+use super::whole::{refusal_body, whole_body};
 use crate::call::CallerAccess;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, methods};
@@ -343,7 +343,7 @@ impl HttpSession {
     ) -> Result<Message, LinkError> {
         let status = response.status();
         let retry = retry_after(response.headers());
-        if let Ok(body) = whole_body(response.into_body(), self.bounds.message, sink).await {
+        if let Some(body) = refusal_body(response.into_body(), self.bounds.message, sink).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
             if self.has_session() && is_of_lost_session(status, &body, parsed.as_ref()) {
                 return Err(LinkError::SessionGone);

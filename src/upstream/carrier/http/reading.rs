@@ -12,7 +12,7 @@ use super::http_session::{CallOrigin, HttpSession};
 use super::response_head::{is_event_stream, is_gone, names_lost_session};
 use super::sink::MessageSink;
 use super::stream_cursor::{StreamCursor, may_pass};
-use super::whole::whole_body;
+use super::whole::refusal_body;
 use crate::budget::EXEMPT_BYTES;
 use crate::call::CallerAccess;
 use crate::protocol::headers::LAST_EVENT_ID;
@@ -86,8 +86,8 @@ impl HttpSession {
             status if is_gone(status) => true,
             StatusCode::BAD_REQUEST => {
                 let (body, limit) = (response.into_body(), self.bounds.message);
-                let body = whole_body(body, limit, &mut |_: Message| None).await;
-                body.is_ok_and(|body| {
+                let body = refusal_body(body, limit, &mut |_: Message| None).await;
+                body.is_some_and(|body| {
                     let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
                     names_lost_session(&body, parsed.as_ref())
                 })

@@ -1,14 +1,30 @@
 //! Reading a body as one message, within the byte budget.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
+use tokio::time::timeout;
 
 use super::body::UpstreamBody;
 use super::sink::MessageSink;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::json;
 use crate::upstream::error::LinkError;
+
+/// How long the body of a refusal is read: some upstreams never end it, and the status alone is an answer.
+const REFUSAL_WITHIN: Duration = Duration::from_secs(5);
+
+/// Reads the body of a refusal as [`whole_body`] does; `None` where it does not arrive whole and in time.
+pub(super) async fn refusal_body(
+    body: UpstreamBody,
+    limit: usize,
+    sink: &mut dyn MessageSink,
+) -> Option<Bytes> {
+    let read = timeout(REFUSAL_WITHIN, whole_body(body, limit, sink)).await;
+    read.ok()?.ok()
+}
 
 /// Reads a whole body of `limit` bytes at most, which takes its room from the share of `sink`.
 pub(super) async fn whole_body(

@@ -92,6 +92,34 @@ async fn a_byte_order_mark_hides_no_reply() {
     assert_eq!(reply.unwrap().number(), Some(1));
 }
 
+// Spec: SPEC U-12: the status alone is an answer.
+#[tokio::test]
+async fn refusal_without_end_of_its_body_is_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = wire(&listener);
+    let ask = async {
+        let message = Bytes::from_static(b"{}");
+        let answer = wire.post(message, MessageHeaders::default()).await.unwrap();
+        tokio::time::pause();
+        let mut record = Record::default();
+        let reply = wire.read(answer, &mut record);
+        tokio::time::timeout(Duration::from_mins(1), reply).await
+    };
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        let mut read = Vec::new();
+        while !read.ends_with(b"{}") {
+            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+        }
+        let begun = "HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nNot";
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        stream
+    };
+    let (reply, _stream) = tokio::join!(ask, play);
+    let reply = reply.expect("an answer in time");
+    assert!(matches!(reply, Err(LinkError::Status(404))), "{reply:?}");
+}
+
 /// Records the messages that it takes.
 #[derive(Default)]
 struct Record(Vec<String>);
