@@ -132,6 +132,23 @@ async fn a_notification_that_is_not_understood_costs_no_handshake(
     gw.stop().await;
 }
 
+// Spec: SPEC U-02: servers of 2026-07-28 say with 404 that they do not know a method.
+#[tokio::test]
+async fn unknown_notification_costs_no_session() {
+    const WHY: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}"#;
+    let up = Upstream::start(|what, _| match what {
+        "notifications/initialized" => Does::Status(404, WHY),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), 1);
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_notification_that_is_refused_fails_the_handshake(#[values(403, 500)] status: u16) {

@@ -316,6 +316,9 @@ impl HttpSession {
             other => other?,
         };
         let status = response.status();
+        if is_gone(status) && self.has_session() {
+            return Err(Box::pin(self.gone(response)).await);
+        }
         // The body has no meaning, and some upstreams never end it.
         response.into_body().finish();
         if status.is_success() {

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
-use super::response_head::{is_event_stream, is_gone, names_lost_session};
+use super::response_head::{is_about_message, is_event_stream, is_gone, names_lost_session};
 use super::sink::MessageSink;
 use super::stream_cursor::{StreamCursor, may_pass};
 use super::whole::refusal_body;
@@ -97,6 +97,19 @@ impl HttpSession {
         if is_gone {
             self.is_lost.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The error of a notification or response refused with 404 or 410 in a session, which is lost unless the body says
+    /// that the upstream does not know the message.
+    pub(super) async fn gone(&self, response: Response<UpstreamBody>) -> LinkError {
+        let (status, limit) = (response.status(), self.bounds.message);
+        let body = refusal_body(response.into_body(), limit, &mut |_: Message| None).await;
+        let body = body.unwrap_or_default();
+        let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+        if parsed.is_some_and(|message| is_about_message(&body, &message)) {
+            return LinkError::Status(status.as_u16());
+        }
+        LinkError::SessionGone
     }
 
     /// Notes an event that is no message; later events may be messages (SPEC U-14).

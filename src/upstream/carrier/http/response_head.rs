@@ -38,7 +38,7 @@ pub(super) fn is_of_lost_session(
         return names_lost_session(body, message);
     }
     // Some servers answer with 404 that they do not know a method, and keep the session.
-    is_gone(status) && !message.is_some_and(|message| is_about_request(body, message))
+    is_gone(status) && !message.is_some_and(|it| it.id().is_some() && is_about_message(body, it))
 }
 
 /// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of
@@ -47,11 +47,9 @@ pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool
     has_code_of(&LOST_SESSION_CODES, message) && has_words_of_lost_session(body)
 }
 
-/// Whether the body is an error about one request, which it names; the session goes on.
-fn is_about_request(body: &[u8], message: &Message) -> bool {
-    message.id().is_some()
-        && has_code_of(&REQUEST_CODES, Some(message))
-        && !has_words_of_lost_session(body)
+/// Whether the body is an error about the message that was posted; the session goes on. Of a request it has the id.
+pub(super) fn is_about_message(body: &[u8], message: &Message) -> bool {
+    has_code_of(&REQUEST_CODES, Some(message)) && !has_words_of_lost_session(body)
 }
 
 /// Whether the error has one of these codes. What is no message has any.
