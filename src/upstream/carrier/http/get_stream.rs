@@ -22,6 +22,9 @@ use crate::upstream::notice_feed::NoticeFeed;
 /// A stream that lasted this long was no failure, even without messages.
 const LASTING: Duration = Duration::from_secs(30);
 
+/// A resumed stream that ended within this time, without any event, is of a position that the upstream does not know.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// Why a GET stream is not opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoGetStream {
@@ -178,6 +181,7 @@ impl HttpSession {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     self.was_open.store(true, Ordering::Relaxed);
                     let (since, events) = (Instant::now(), place.events);
+                    place.closed = false;
                     let mut body = response.into_body();
                     self.notice_feed.begin();
                     let _open = OnDrop::new(|| self.notice_feed.end());
@@ -194,6 +198,10 @@ impl HttpSession {
                         place.last_event = None;
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;
+                    // The Python SDK says so that the position is no longer kept there: go on from now.
+                    if !is_good && place.closed && since.elapsed() < AT_ONCE {
+                        place.last_event = None;
+                    }
                     // What comes until the next stream is lost, and the upstream asks for no pause: a call ends it.
                     if is_good && place.last_event.is_none() && place.retry.is_none() {
                         attempt = Some(OpeningAttempt::of(&self));
