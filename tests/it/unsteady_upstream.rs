@@ -4,6 +4,7 @@
 mod calls;
 mod changes;
 mod handshakes;
+mod notice_streams;
 mod replies;
 
 use std::convert::Infallible;

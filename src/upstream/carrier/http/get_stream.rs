@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 use tokio::time::Instant;
 
+use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
 use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, retry_after};
 use super::sink::MessageSink;
 use super::stream_cursor::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
+use super::whole::refusal_body;
 use crate::cause::chain;
+use crate::protocol::Message;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::sync::backoff::Backoff;
 use crate::sync::on_drop::OnDrop;
@@ -222,22 +225,34 @@ impl HttpSession {
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>
                 {
-                    let status = response.status();
+                    let (status, retry) = (response.status(), retry_after(response.headers()));
                     self.notice_feed.refused();
+                    let is_last = was_open && self.allows_one_only(response).await;
                     // An upstream without such streams may say 404 as well, or 400.
-                    if was_open && is_unknown(status) && self.has_session() {
+                    if was_open && !is_last && is_unknown(status) && self.has_session() {
                         return NoGetStream::Session;
                     }
                     on_change(GetStreamChange::Refused(status.as_u16()));
-                    if !was_open {
+                    if !was_open || is_last {
                         return NoGetStream::Stream;
                     }
-                    backoff.failed(retry_after(response.headers()).max(place.retry))
+                    backoff.failed(retry.max(place.retry))
                 }
                 Ok(_) | Err(_) => backoff.failed(place.retry),
             };
             self.pause(wait, attempt.is_some()).await;
         }
+    }
+
+    /// Whether a GET is refused as the session had its stream: the C# SDK allows one in a session, ever. The session
+    /// goes on.
+    async fn allows_one_only(&self, response: Response<UpstreamBody>) -> bool {
+        if response.status() != StatusCode::BAD_REQUEST {
+            return false;
+        }
+        let (body, limit) = (response.into_body(), self.bounds.message);
+        let body = refusal_body(body, limit, &mut |_: Message| None).await;
+        body.is_some_and(|body| String::from_utf8_lossy(&body).contains("multiple GET requests"))
     }
 
     /// Waits before the next attempt; `may_hurry` where a call may end the wait.
