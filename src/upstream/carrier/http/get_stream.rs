@@ -202,7 +202,8 @@ impl HttpSession {
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;
                     // The Python SDK says so that the position is no longer kept there: go on from now.
-                    if !is_good && place.closed && since.elapsed() < AT_ONCE {
+                    let ended_at_once = !is_good && place.closed && since.elapsed() < AT_ONCE;
+                    if ended_at_once || place.is_of_java() {
                         place.last_event = None;
                     }
                     // What comes until the next stream is lost, and the upstream asks for no pause: a call ends it.

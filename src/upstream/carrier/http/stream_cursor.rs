@@ -36,12 +36,28 @@ impl StreamCursor {
         }
     }
 
+    /// Whether the position is one of the Java SDK, whose event ids are two UUIDs: it stores no events, and a stream
+    /// resumed there stays open without any.
+    pub(super) fn is_of_java(&self) -> bool {
+        let id = self.last_event.as_ref().and_then(|id| id.to_str().ok());
+        let parts = id.and_then(|id| id.split_once('_'));
+        parts.is_some_and(|(stream, event)| is_uuid(stream) && is_uuid(event))
+    }
+
     /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
     /// as an upstream may end its streams for as long as the call lasts.
     pub(super) fn pause(&self) -> Duration {
         self.retry
             .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
     }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_part = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_part)
 }
 
 /// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
@@ -60,6 +76,20 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn position_of_the_java_sdk_is_known_by_its_form() {
+        const UUID: &str = "0a6e7c54-3f1d-4b1e-9d53-7d2a8f0c9b11";
+        let is_of_java = |id: &str| {
+            let mut place = StreamCursor::default();
+            place.note(Some(id), None);
+            place.is_of_java()
+        };
+        assert!(is_of_java(&format!("{UUID}_{UUID}")));
+        for other in [UUID, "1", "", &format!("{UUID}_1790000000000_k3x9"), "_"] {
+            assert!(!is_of_java(other), "{other}");
+        }
+    }
 
     // Spec: SPEC U-10.
     #[test]
