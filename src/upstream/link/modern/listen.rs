@@ -236,12 +236,13 @@ impl LinkNotices {
                 end = ended => {
                     current = None;
                     self.listening.set_live(false);
+                    let lasted = since.map(|since| since.elapsed()).unwrap_or_default();
                     let wait = match end {
-                        ListenEnd::Graceful => pace.ended(),
+                        ListenEnd::Graceful => pace.ended(lasted),
                         ListenEnd::Broken(error) => {
                             tracing::info!(upstream = %self.settings.name, error = chain(&error), "change notices broke off");
                             missed.store(true, Ordering::Release);
-                            pace.broke(since.map(|since| since.elapsed()).unwrap_or_default())
+                            pace.broke(lasted)
                         }
                     };
                     tokio::select! {
