@@ -285,6 +285,7 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
 )]
 #[case::plain_text("400 Bad Request: No valid session ID provided")]
 #[case::gone("410 it has ended")]
+#[case::rust_sdk("401 Unauthorized: Session not found")]
 #[tokio::test]
 async fn an_http_upstream_that_forgets_the_session_gets_a_new_one(#[case] answer: &str) {
     let stub = HttpStub::start(&["--unknown-session", answer]).await;

@@ -8,6 +8,7 @@ use super::*;
 #[rstest]
 #[case::unknown_session(404, "", 2)]
 #[case::named_session(400, "Bad Request: No valid session ID provided", 2)]
+#[case::rust_sdk(401, "Unauthorized: Session not found", 2)]
 #[case::busy(503, "", 1)]
 #[case::other(418, "", 1)]
 #[tokio::test]

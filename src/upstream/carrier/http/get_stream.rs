@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use bytes::Bytes;
+use http::StatusCode;
 use tokio::time::Instant;
 
-use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
 use super::opening_attempts::OpeningAttempts;
-use super::response_head::{is_event_stream, is_gone, retry_after};
+use super::response_head::{is_event_stream, is_gone, is_of_lost_session, retry_after};
 use super::sink::MessageSink;
 use super::stream_cursor::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
-use super::whole::refusal_body;
 use crate::cause::chain;
-use crate::protocol::Message;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::sync::backoff::Backoff;
 use crate::sync::on_drop::OnDrop;
@@ -228,9 +226,15 @@ impl HttpSession {
                 {
                     let (status, retry) = (response.status(), retry_after(response.headers()));
                     self.notice_feed.refused();
-                    let is_last = was_open && self.allows_one_only(response).await;
+                    let said = if was_open {
+                        self.said(response).await
+                    } else {
+                        Bytes::new()
+                    };
+                    let is_last = status == StatusCode::BAD_REQUEST && allows_one_only(&said);
+                    let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
                     // An upstream without such streams may say 404 as well, or 400.
-                    if was_open && !is_last && is_unknown(status) && self.has_session() {
+                    if was_open && is_lost && !is_last && self.has_session() {
                         return NoGetStream::Session;
                     }
                     on_change(GetStreamChange::Refused(status.as_u16()));
@@ -245,17 +249,6 @@ impl HttpSession {
         }
     }
 
-    /// Whether a GET is refused as the session had its stream: the C# SDK allows one in a session, ever. The session
-    /// goes on.
-    async fn allows_one_only(&self, response: Response<UpstreamBody>) -> bool {
-        if response.status() != StatusCode::BAD_REQUEST {
-            return false;
-        }
-        let (body, limit) = (response.into_body(), self.bounds.message);
-        let body = refusal_body(body, limit, &mut |_: Message| None).await;
-        body.is_some_and(|body| String::from_utf8_lossy(&body).contains("multiple GET requests"))
-    }
-
     /// Waits before the next attempt; `may_hurry` where a call may end the wait.
     async fn pause(&self, wait: Duration, may_hurry: bool) {
         tokio::select! {
@@ -268,6 +261,11 @@ impl HttpSession {
 /// Whether a GET is refused as its session, or its position in the stream, is unknown.
 fn is_unknown(status: StatusCode) -> bool {
     is_gone(status) || status == StatusCode::BAD_REQUEST
+}
+
+/// Whether a GET is refused as the session had its stream: the C# SDK allows one in a session, ever. The session goes on.
+fn allows_one_only(said: &[u8]) -> bool {
+    String::from_utf8_lossy(said).contains("multiple GET requests")
 }
 
 #[cfg(test)]

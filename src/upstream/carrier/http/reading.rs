@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
-use super::response_head::{is_about_message, is_event_stream, is_gone, names_lost_session};
+use super::response_head::{is_about_message, is_event_stream, is_gone, is_of_lost_session};
 use super::sink::MessageSink;
 use super::stream_cursor::{StreamCursor, may_pass};
 use super::whole::refusal_body;
@@ -84,13 +85,10 @@ impl HttpSession {
         }
         let is_gone = match status {
             status if is_gone(status) => true,
-            StatusCode::BAD_REQUEST => {
-                let (body, limit) = (response.into_body(), self.bounds.message);
-                let body = refusal_body(body, limit, &mut |_: Message| None).await;
-                body.is_some_and(|body| {
-                    let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
-                    names_lost_session(&body, parsed.as_ref())
-                })
+            StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED => {
+                let body = self.said(response).await;
+                let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+                is_of_lost_session(status, &body, parsed.as_ref())
             }
             _ => false,
         };
@@ -99,12 +97,18 @@ impl HttpSession {
         }
     }
 
+    /// The body of a refusal, empty where it does not arrive whole and in time.
+    pub(super) async fn said(&self, response: Response<UpstreamBody>) -> Bytes {
+        let (body, limit) = (response.into_body(), self.bounds.message);
+        let body = refusal_body(body, limit, &mut |_: Message| None).await;
+        body.unwrap_or_default()
+    }
+
     /// The error of a notification or response refused with 404 or 410 in a session, which is lost unless the body says
     /// that the upstream does not know the message.
     pub(super) async fn gone(&self, response: Response<UpstreamBody>) -> LinkError {
-        let (status, limit) = (response.status(), self.bounds.message);
-        let body = refusal_body(response.into_body(), limit, &mut |_: Message| None).await;
-        let body = body.unwrap_or_default();
+        let status = response.status();
+        let body = self.said(response).await;
         let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
         if parsed.is_some_and(|message| is_about_message(&body, &message)) {
             return LinkError::Status(status.as_u16());

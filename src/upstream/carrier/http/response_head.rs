@@ -19,6 +19,8 @@ const REQUEST_CODES: [i64; 3] = [
     error_codes::INVALID_PARAMS,
     error_codes::RESOURCE_NOT_FOUND,
 ];
+/// The body of the Rust SDK before 0.17 about an unknown session, with 401.
+const RUST_LOST_SESSION: &[u8] = b"Unauthorized: Session not found";
 /// How much of a refusal is looked at, bytes.
 const LONGEST_REFUSAL: usize = 1024;
 
@@ -28,14 +30,16 @@ pub(super) fn is_gone(status: StatusCode) -> bool {
 }
 
 /// Whether a refusal of a request says that the session is unknown: by its status, unless the body is an error about the
-/// request, or by the words of a refusal with 400.
+/// request, or by the words of a refusal with 400 or 401.
 pub(super) fn is_of_lost_session(
     status: StatusCode,
     body: &[u8],
     message: Option<&Message>,
 ) -> bool {
-    if status == StatusCode::BAD_REQUEST {
-        return names_lost_session(body, message);
+    match status {
+        StatusCode::BAD_REQUEST => return names_lost_session(body, message),
+        StatusCode::UNAUTHORIZED => return body == RUST_LOST_SESSION,
+        _ => {}
     }
     // Some servers answer with 404 that they do not know a method, and keep the session.
     is_gone(status) && !message.is_some_and(|it| it.id().is_some() && is_about_message(body, it))
@@ -43,7 +47,7 @@ pub(super) fn is_of_lost_session(
 
 /// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of
 /// older SDKs answer so after a restart. A request refused this way has not run.
-pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
+fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
     has_code_of(&LOST_SESSION_CODES, message) && has_words_of_lost_session(body)
 }
 

@@ -327,3 +327,12 @@ fn a_404_costs_no_session_where_it_is_an_error_about_the_request(
     }
     assert!(is_of_lost_session(StatusCode::NOT_FOUND, b"", None));
 }
+
+// The Rust SDK before 0.17. Others mean a login.
+#[test]
+fn unauthorized_session_of_the_rust_sdk_is_lost() {
+    let is_lost = |body: &[u8]| is_of_lost_session(StatusCode::UNAUTHORIZED, body, None);
+    assert!(is_lost(b"Unauthorized: Session not found"));
+    assert!(!is_lost(b"Unauthorized: your session has expired"));
+    assert!(!is_lost(b""));
+}
