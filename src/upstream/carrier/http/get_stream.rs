@@ -26,6 +26,10 @@ const LASTING: Duration = Duration::from_secs(30);
 /// A resumed stream that ended within this time, without any event, is of a position that the upstream does not know.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
+/// The pause at which a stream that is still refused with 500 is no longer resumed: some servers cannot replay its events,
+/// and say so each time.
+const LONG_REFUSED: Duration = Duration::from_secs(2);
+
 /// Why a GET stream is not opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoGetStream {
@@ -216,6 +220,10 @@ impl HttpSession {
                     backoff.0.length()
                 }
                 Ok(response) if may_pass(response.status()) => {
+                    let is_broken = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
+                    if is_broken && backoff.0.length() >= LONG_REFUSED {
+                        place.last_event = None;
+                    }
                     backoff.failed(retry_after(response.headers()).max(place.retry))
                 }
                 // Some answer a GET with a page for people. Where there was a stream in this session, the page is from
