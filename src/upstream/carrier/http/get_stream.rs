@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::StatusCode;
+use http::{Response, StatusCode};
 use tokio::time::Instant;
 
+use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
 use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, is_of_lost_session, retry_after};
@@ -234,20 +234,17 @@ impl HttpSession {
                 {
                     let (status, retry) = (response.status(), retry_after(response.headers()));
                     self.notice_feed.refused();
-                    let said = if was_open {
-                        self.said(response).await
+                    let end = if was_open {
+                        self.end_after(response).await
                     } else {
-                        Bytes::new()
+                        // An upstream without such streams may say 404 as well, or 400.
+                        Some(NoGetStream::Stream)
                     };
-                    let is_last = status == StatusCode::BAD_REQUEST && allows_one_only(&said);
-                    let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
-                    // An upstream without such streams may say 404 as well, or 400.
-                    if was_open && is_lost && !is_last && self.has_session() {
-                        return NoGetStream::Session;
+                    if end != Some(NoGetStream::Session) {
+                        on_change(GetStreamChange::Refused(status.as_u16()));
                     }
-                    on_change(GetStreamChange::Refused(status.as_u16()));
-                    if !was_open || is_last {
-                        return NoGetStream::Stream;
+                    if let Some(end) = end {
+                        return end;
                     }
                     backoff.failed(retry.max(place.retry))
                 }
@@ -255,6 +252,19 @@ impl HttpSession {
             };
             self.pause(wait, attempt.is_some()).await;
         }
+    }
+
+    /// Why a stream that was open before, and is refused now, is not opened again; `None` where it is tried again.
+    async fn end_after(&self, response: Response<UpstreamBody>) -> Option<NoGetStream> {
+        let status = response.status();
+        let said = self.said(response).await;
+        // The C# SDK allows one stream in a session, ever. The session goes on.
+        let is_last = String::from_utf8_lossy(&said).contains("multiple GET requests");
+        if is_last && status == StatusCode::BAD_REQUEST {
+            return Some(NoGetStream::Stream);
+        }
+        let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
+        (is_lost && self.has_session()).then_some(NoGetStream::Session)
     }
 
     /// Waits before the next attempt; `may_hurry` where a call may end the wait.
@@ -269,11 +279,6 @@ impl HttpSession {
 /// Whether a GET is refused as its session, or its position in the stream, is unknown.
 fn is_unknown(status: StatusCode) -> bool {
     is_gone(status) || status == StatusCode::BAD_REQUEST
-}
-
-/// Whether a GET is refused as the session had its stream: the C# SDK allows one in a session, ever. The session goes on.
-fn allows_one_only(said: &[u8]) -> bool {
-    String::from_utf8_lossy(said).contains("multiple GET requests")
 }
 
 #[cfg(test)]
