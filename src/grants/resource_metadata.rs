@@ -7,21 +7,22 @@ use url::Url;
 use super::challenge::Challenge;
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, MAX_SHOWN};
+use super::token_answer::words;
 use crate::telemetry::redact::shown;
 
 /// The members of the document that the gateway uses.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct ResourceMetadata {
     pub(super) resource: String,
-    #[serde(default, deserialize_with = "none_as_empty")]
+    #[serde(default, deserialize_with = "list")]
     pub(super) authorization_servers: Vec<String>,
-    #[serde(default, deserialize_with = "none_as_empty")]
+    #[serde(default, deserialize_with = "list")]
     pub(super) scopes_supported: Vec<String>,
 }
 
-/// Reads a list; `null` becomes an empty list, as some servers write it.
-fn none_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Ok(Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default())
+/// Reads a list. Some servers write `null` in place of an empty one, or one text.
+fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(words(deserializer)?.unwrap_or_default())
 }
 
 /// Fetches the metadata of `upstream` from the URL that the challenge names, else from the well-known URLs. `None`
@@ -132,12 +133,17 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    #[test]
-    fn list_that_is_null_is_empty() {
-        let text = r#"{"resource":"https://up.test","authorization_servers":["https://as.test"],"scopes_supported":null}"#;
-        let metadata: ResourceMetadata = serde_json::from_str(text).unwrap();
+    #[rstest]
+    #[case::null("null", &[])]
+    #[case::text("\"a b\"", &["a", "b"])]
+    #[case::other("{}", &[])]
+    fn list_of_another_type_hides_no_other_member(#[case] scopes: &str, #[case] expected: &[&str]) {
+        let text = format!(
+            r#"{{"resource":"https://up.test","authorization_servers":["https://as.test"],"scopes_supported":{scopes}}}"#
+        );
+        let metadata: ResourceMetadata = serde_json::from_str(&text).unwrap();
         assert_eq!(metadata.authorization_servers, ["https://as.test"]);
-        assert!(metadata.scopes_supported.is_empty());
+        assert_eq!(metadata.scopes_supported, expected);
     }
 
     #[rstest]

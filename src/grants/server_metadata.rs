@@ -5,6 +5,7 @@ use url::Url;
 
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
+use super::token_answer::{or_unsaid, words};
 use crate::config::is_loopback;
 use crate::telemetry::redact::shown;
 
@@ -73,19 +74,30 @@ impl ServerMetadata {
     }
 }
 
+/// The members that are read. Of the optional ones none makes the others unreadable: one of another type counts as unsaid.
 #[derive(Debug, Deserialize)]
 struct Document {
     issuer: String,
     token_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "words")]
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
     token_endpoint_auth_signing_alg_values_supported: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     authorization_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     registration_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     revocation_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "words")]
     code_challenge_methods_supported: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     client_id_metadata_document_supported: Option<bool>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     authorization_response_iss_parameter_supported: Option<bool>,
+    #[serde(default, deserialize_with = "words")]
     scopes_supported: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "words")]
     subject_types_supported: Option<Vec<String>>,
 }
 
@@ -264,6 +276,26 @@ mod tests {
         #[case] is_pairwise: bool,
     ) {
         assert_eq!(consent(&members).is_pairwise, is_pairwise);
+    }
+
+    #[test]
+    fn member_of_another_type_hides_no_other_one() {
+        let consent = consent(&json!({
+            "authorization_endpoint": "https://as.test/auth",
+            "registration_endpoint": false,
+            "revocation_endpoint": {},
+            "code_challenge_methods_supported": ["S256"],
+            "client_id_metadata_document_supported": "yes",
+            "authorization_response_iss_parameter_supported": null,
+            "scopes_supported": "a b",
+            "subject_types_supported": [7],
+            "token_endpoint_auth_methods_supported": 7,
+        }));
+        assert!(consent.authorization_endpoint.is_some());
+        assert_eq!(consent.lists_s256, Some(true));
+        assert_eq!(consent.scopes, ["a", "b"]);
+        assert!(consent.registration_endpoint.is_none() && consent.revocation_endpoint.is_none());
+        assert!(!consent.reads_client_documents && !consent.names_issuer && !consent.is_openid);
     }
 
     // SPEC B-16

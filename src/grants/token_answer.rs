@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oauth2::basic::BasicTokenType;
 use oauth2::{AccessToken, RefreshToken, Scope, TokenResponse};
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -113,6 +113,14 @@ pub(super) fn words<'de, D: Deserializer<'de>>(
         words.map(str::to_owned).collect()
     };
     Ok(scopes.map(split))
+}
+
+/// What is of another type counts as unsaid.
+pub(super) fn or_unsaid<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 fn scopes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Scope>>, D::Error> {
