@@ -14,28 +14,12 @@ use super::{Login, Logins, person_cookie};
 use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
 use crate::call::OwnerKey;
 use crate::config::LoginToken;
+use crate::grants::authorization::known_error;
 use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
 use crate::secret::Secret;
 
 /// How long a code waits for a permit to be redeemed. Codes are valid for a minute or two.
 const EXCHANGE_WAIT: Duration = Duration::from_secs(20);
-/// Error codes of authorization endpoints that the RFCs define.
-const KNOWN: [&str; 14] = [
-    "invalid_request",
-    "unauthorized_client",
-    "access_denied",
-    "unsupported_response_type",
-    "invalid_scope",
-    "server_error",
-    "temporarily_unavailable",
-    "invalid_target",
-    "interaction_required",
-    "login_required",
-    "account_selection_required",
-    "consent_required",
-    "invalid_request_uri",
-    "request_not_supported",
-];
 
 /// The query of an answer to a login or an authorization. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
 /// No `Debug`: it holds the `state`.
@@ -184,9 +168,7 @@ impl Logins {
                 }
             }
             (_, error, _) => {
-                let known = KNOWN
-                    .into_iter()
-                    .find(|known| Some(*known) == error.as_deref());
+                let known = error.as_deref().and_then(known_error);
                 if let Some(muted) = self.lines.admit(known.unwrap_or("other")) {
                     tracing::warn!(
                         issuer = begun.issuer,

@@ -77,31 +77,35 @@ pub(super) fn check(
         _ => {}
     }
     if let Some(code) = answer.error {
-        return Err(CallbackRefusal::Denied(known(code)));
+        let known = known_error(code).unwrap_or("another error");
+        return Err(CallbackRefusal::Denied(known));
     }
     let code = answer.code.filter(|code| !code.is_empty());
     code.map(Secret::new).ok_or(CallbackRefusal::NoCode)
 }
 
-/// The error codes of RFC 6749 §4.1.2.1 and `OpenID` Connect Core 1.0 §3.1.2.6; any other is reported as "another
-/// error", since the text reaches a page.
-fn known(code: &str) -> &'static str {
-    const KNOWN: [&str; 10] = [
-        "access_denied",
-        "invalid_request",
-        "unauthorized_client",
-        "unsupported_response_type",
-        "invalid_scope",
-        "server_error",
-        "temporarily_unavailable",
-        "invalid_target",
-        "login_required",
-        "consent_required",
-    ];
-    KNOWN
-        .into_iter()
-        .find(|known| *known == code)
-        .unwrap_or("another error")
+/// Error codes of authorization endpoints. Spec: RFC 6749 §4.1.2.1; RFC 8707 §2; `OpenID` Connect Core 1.0 §3.1.2.6
+const KNOWN: [&str; 14] = [
+    "access_denied",
+    "invalid_request",
+    "unauthorized_client",
+    "unsupported_response_type",
+    "invalid_scope",
+    "server_error",
+    "temporarily_unavailable",
+    "invalid_target",
+    "interaction_required",
+    "login_required",
+    "account_selection_required",
+    "consent_required",
+    "invalid_request_uri",
+    "request_not_supported",
+];
+
+/// `code`, if it is an error code of authorization endpoints; the text of any other must not reach a page or the log.
+#[must_use]
+pub fn known_error(code: &str) -> Option<&'static str> {
+    KNOWN.into_iter().find(|known| *known == code)
 }
 
 #[cfg(test)]
@@ -178,6 +182,7 @@ mod tests {
 
     #[rstest]
     #[case::denied(Some("access_denied"), Some("code"), "access_denied")]
+    #[case::of_openid(Some("interaction_required"), None, "interaction_required")]
     #[case::unknown(Some("<script>"), None, "another error")]
     #[case::empty(None, Some(""), "no code")]
     #[case::nothing(None, None, "no code")]

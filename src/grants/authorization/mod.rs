@@ -26,7 +26,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use url::Url;
 
 use self::brought_answer::BroughtAnswer;
-pub use self::callback::{CallbackAnswer, CallbackRefusal};
+pub use self::callback::{CallbackAnswer, CallbackRefusal, known_error};
 #[cfg(test)]
 pub(super) use self::client_choice::tests::account_with;
 use self::client_choice::{ChosenClient, ClientChoice};
