@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use http::Request;
 use url::Url;
 
@@ -17,11 +19,11 @@ use super::user_account::UserAccount;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::call::OwnerKey;
 use crate::cause::chain;
-use crate::vault::{RevocationRecord, Vault};
+use crate::vault::{DueRevocation, RevocationRecord, Vault};
 
 /// Pause between two polls of the queue.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Tokens revoked per poll.
+/// Tokens revoked per poll, all at the same time: a server that does not answer delays no other.
 const BATCH: i64 = 16;
 
 /// The accounts of each upstream that has user accounts, by upstream name.
@@ -44,29 +46,36 @@ enum RevocationOutcome {
 /// # Cancel safety
 /// A revocation under way is retried later.
 pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
+    let (vault, accounts) = (&vault, &accounts);
     loop {
         // A failing database is already logged by `Vault::follow_changes`.
-        for due in vault.revocations().due(BATCH).await.unwrap_or_default() {
-            let Some(account) = accounts.get(&*due.record.upstream) else {
-                continue;
-            };
-            let told = tell(account, &due.record).await;
-            audit(account, &due.record, &told);
-            match told {
-                RevocationOutcome::Done | RevocationOutcome::Refused | RevocationOutcome::Never => {
-                    let finished = vault.revocations().finish(&due).await;
-                    tracing::debug!(
-                        upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
-                        "asked an authorization server to revoke a token"
-                    );
-                }
-                RevocationOutcome::Later(cause) => tracing::info!(
-                    upstream = %due.record.upstream, issuer = %due.record.issuer, cause, tries = due.tries + 1,
-                    "cannot revoke a token at its authorization server: retrying later"
-                ),
-            }
-        }
+        let due = vault.revocations().due(BATCH).await.unwrap_or_default();
+        stream::iter(due)
+            .for_each_concurrent(None, |due| revoke(vault, accounts, due))
+            .await;
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Sends one revocation request, which has a time limit of its own.
+async fn revoke(vault: &Vault, accounts: &UserAccounts, due: DueRevocation) {
+    let Some(account) = accounts.get(&*due.record.upstream) else {
+        return;
+    };
+    let told = tell(account, &due.record).await;
+    audit(account, &due.record, &told);
+    match told {
+        RevocationOutcome::Done | RevocationOutcome::Refused | RevocationOutcome::Never => {
+            let finished = vault.revocations().finish(&due).await;
+            tracing::debug!(
+                upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
+                "asked an authorization server to revoke a token"
+            );
+        }
+        RevocationOutcome::Later(cause) => tracing::info!(
+            upstream = %due.record.upstream, issuer = %due.record.issuer, cause, tries = due.tries + 1,
+            "cannot revoke a token at its authorization server: retrying later"
+        ),
     }
 }
 
@@ -136,11 +145,45 @@ fn request_of(
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::super::authorization::account_with;
     use super::super::client_key::ClientProof;
     use super::super::server_metadata::ServerMetadata;
     use super::*;
+    use crate::call::Principal;
     use crate::config::ClientKey;
     use crate::secret::Secret;
+    use crate::vault::samples::user_grant;
+    use crate::vault::{GrantKey, GrantRecord};
+
+    #[tokio::test]
+    async fn hanging_server_delays_no_other_revocation() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+        let vault = account.vault.clone();
+        let key = GrantKey::new(Principal::anonymous().owner(), "up");
+        let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for server in [&hanging, &other] {
+            let endpoint = format!("http://{}/revoke", server.local_addr().unwrap());
+            let grant = GrantRecord {
+                revocation_endpoint: Some(endpoint),
+                ..user_grant("token")
+            };
+            vault.put_grant(&key, &grant).await.unwrap();
+            vault.remove_grant(&key).await.unwrap();
+        }
+        let accounts = UserAccounts::from([(Arc::from("up"), account)]);
+        tokio::select! {
+            () = revoke_queued(vault, accounts) => panic!("the queue is polled for ever"),
+            // A revocation request fails after 10 s.
+            asked = timeout(Duration::from_secs(5), other.accept()) => {
+                asked.expect("a request").unwrap();
+            }
+        }
+    }
 
     #[test]
     fn assertion_is_signed_as_the_server_takes_it() {
