@@ -77,6 +77,7 @@ impl KeyForm {
             auth_method: None,
             placement: TokenPlacement::of(&self.config.place),
             scopes: Vec::new(),
+            requested: Vec::new(),
             account: None,
             access_token: Some(secret),
             access_ends: None,

@@ -223,6 +223,7 @@ impl LoginClient {
             auth_method: Some(self.proof.method(server.client_auth.as_deref()).to_owned()),
             placement: TokenPlacement::None,
             scopes: tokens.scopes.unwrap_or_else(asked),
+            requested: Vec::new(),
             account: id_token.as_ref().and_then(token_claims::subject),
             access_ends: id_token.as_ref().and_then(token_claims::ends),
             access_token: id_token,

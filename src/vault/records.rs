@@ -102,6 +102,9 @@ pub struct GrantRecord {
     /// The granted scopes.
     #[serde(default)]
     pub scopes: Vec<String>,
+    /// The scopes that the person was asked for; empty in records of earlier releases.
+    #[serde(default)]
+    pub requested: Vec<String>,
     /// Name of the account at the upstream, if known.
     #[serde(default)]
     pub account: Option<String>,
@@ -117,6 +120,16 @@ pub struct GrantRecord {
 }
 
 impl GrantRecord {
+    /// The scopes that the next authorization repeats: the requested ones, else the granted ones.
+    #[must_use]
+    pub fn repeated_scopes(&self) -> &[String] {
+        if self.requested.is_empty() {
+            &self.scopes
+        } else {
+            &self.requested
+        }
+    }
+
     /// Whether revoking a token of one may end the other: both have the same registration, and are not known to be of
     /// two accounts.
     pub(super) fn may_share_its_end_with(&self, other: &Self) -> bool {

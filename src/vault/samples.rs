@@ -39,6 +39,7 @@ pub(crate) fn pasted_key(resource: &str, key: &str) -> GrantRecord {
             prefix: "Bearer ".to_owned(),
         },
         scopes: Vec::new(),
+        requested: Vec::new(),
         account: None,
         access_token: Some(Secret::new(key)),
         access_ends: None,

@@ -308,7 +308,7 @@ impl Authorizer {
         endpoint.map_err(|error| self.account.logged(error))
     }
 
-    /// Scopes to request, those of the present grant included.
+    /// Scopes to request, those requested for the present grant included.
     async fn scopes(
         &self,
         key: &GrantKey,
@@ -321,7 +321,7 @@ impl Authorizer {
         let had = grant
             .as_ref()
             .filter(|grant| account.is_ours(&grant.record));
-        let had = had.map_or(&[][..], |grant| &grant.record.scopes);
+        let had = had.map_or(&[][..], |grant| grant.record.repeated_scopes());
         let is_fixed = !account.config.scopes.is_empty();
         let scopes = scopes::union(
             &found.scopes,

@@ -116,6 +116,7 @@ impl CodeRedemption<'_> {
             auth_method: pending.auth_method.clone(),
             placement: self.account.placement(),
             scopes: issued.scopes.unwrap_or_else(|| pending.scopes.clone()),
+            requested: pending.scopes.clone(),
             account: None,
             access_token: Some(issued.token),
             refresh_token: issued.refresh,

@@ -2,8 +2,8 @@
 
 pub(super) use crate::grants::login::OFFLINE;
 
-/// The scopes of an authorization: `found`, those of the present grant and those a call was refused for
-/// (`had_and_wider`), and `offline_access` where the server `supports` it. `is_fixed`: `found` is configured, and the
+/// The scopes of an authorization: `found`, those requested for the present grant (`had`) and those a call was refused for
+/// (`wider`), and `offline_access` where the server `supports` it. `is_fixed`: `found` is configured, and the
 /// upstream adds none.
 pub(super) fn union(
     found: &[String],

@@ -113,6 +113,7 @@ fn record(mark: &str) -> GrantRecord {
             prefix: "Bearer ".to_owned(),
         },
         scopes: vec!["read".to_owned(), "write".to_owned()],
+        requested: Vec::new(),
         account: Some("Alice".to_owned()),
         access_token: Some(Secret::new(format!("access-{mark}"))),
         access_ends: Some((START + 3600) * 1000),

@@ -308,6 +308,29 @@ async fn call_that_needs_more_scopes_asks_for_them() {
     world.gw.stop().await;
 }
 
+// SPEC B-11
+#[tokio::test]
+async fn scope_that_was_not_granted_is_requested_again() {
+    let world = World::start().await;
+    world.server.withholds("notes:write");
+    world.connect().await;
+    world.upstream.judges(|_, body| {
+        if body.contains("write") {
+            return Verdict::unless(true, "notes:write");
+        }
+        Verdict::unless(body.contains("delete"), "notes:delete")
+    });
+    let session = world.plain().await;
+    for text in ["write", "delete"] {
+        let said = echo(&session, text).await;
+        assert!(said.contains("/connect/up?for="), "{said}");
+        world.browser().connect(&path_in(&said)).await;
+    }
+    let scope = &world.server.asked()[2]["scope"];
+    assert_eq!(scope, "notes:read offline_access notes:write notes:delete");
+    world.gw.stop().await;
+}
+
 // As behind a load balancer. SPEC B-11
 #[tokio::test]
 async fn page_of_another_replica_asks_for_the_scopes_that_a_call_lacked() {

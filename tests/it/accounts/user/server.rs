@@ -51,6 +51,8 @@ struct State {
     /// Without them no refresh tokens are given.
     gives_refresh_tokens: bool,
     refuses_web_clients: bool,
+    /// A scope that it never grants, without refusing what else is requested.
+    withholds: &'static str,
     /// The error for requests for `offline_access`.
     refuses_offline: Option<&'static str>,
     codes: BTreeMap<String, Form>,
@@ -134,6 +136,11 @@ impl ConsentServer {
     /// for the browser.
     pub(super) fn refuses_offline(&self, code: &'static str) {
         self.state.lock().unwrap().refuses_offline = Some(code);
+    }
+
+    /// Grants all that is requested but this scope.
+    pub(super) fn withholds(&self, scope: &'static str) {
+        self.state.lock().unwrap().withholds = scope;
     }
 
     /// Answers browsers with another `iss`, or with none.
@@ -348,7 +355,9 @@ fn token(form: &Form, mood: Mood, state: &Mutex<State>) -> Response {
                     &json!({"error": NOT_ALLOWED, "error_description": why}).to_string(),
                 );
             }
-            asked.get("scope").cloned().unwrap_or_default()
+            let asked = asked.get("scope").cloned().unwrap_or_default();
+            let granted = asked.split(' ').filter(|one| *one != state.withholds);
+            granted.collect::<Vec<_>>().join(" ")
         }
         // Each is good once.
         "refresh_token" => match state.refresh.remove(&form["refresh_token"]) {
