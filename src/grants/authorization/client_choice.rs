@@ -30,6 +30,8 @@ use crate::vault::{GrantKey, RegistrationRecord};
 const MAX_ATTEMPTS: u64 = 10_000;
 /// How long a failed registration is cached, so that callers that waited for it do not retry at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// How long a server counts as one that answers every unknown code with `invalid_client`.
+const DENIES_ALL: Duration = Duration::from_hours(24);
 const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
 
 /// A client, and how it proves itself at the token endpoint.
@@ -53,6 +55,8 @@ pub(super) struct ClientChoice {
     attempts: Cache<GrantKey, u64>,
     /// For each principal that was sent to a server with a registration and has not come back: the client id.
     sent: Cache<GrantKey, String>,
+    /// Issuers that refused the client of a registration as soon as they had made it: such a refusal tells nothing there.
+    denies_all: Cache<String, ()>,
     /// Serialises registrations: a waiter finds the registration that was just made, or the failure.
     registering: tokio::sync::Mutex<Option<FailedRegistration>>,
     /// Whether a browser has come back from a server that accepts the document.
@@ -72,6 +76,10 @@ impl Default for ClientChoice {
         Self {
             attempts: Cache::new(MAX_ATTEMPTS),
             sent: Cache::new(MAX_ATTEMPTS),
+            denies_all: Cache::builder()
+                .max_capacity(MAX_ATTEMPTS)
+                .time_to_live(DENIES_ALL)
+                .build(),
             registering: tokio::sync::Mutex::default(),
             has_worked: AtomicBool::new(false),
         }
@@ -128,8 +136,7 @@ impl ClientChoice {
                          registering instead"
                     );
                 }
-                self.leave_forgotten(account, (server, key)).await?;
-                let registered = self.registered(account, gateway, server).await;
+                let registered = self.known_client(account, gateway, (server, key)).await;
                 match (registered, unread) {
                     // The server may have the document all the same: kept from before, or fetched at another replica.
                     (Err(AuthorizationError::Registration { source, .. }), Some(id)) => {
@@ -171,30 +178,48 @@ impl ClientChoice {
         !has_worked && self.attempts.get(key) == Some(gateway.fetches())
     }
 
+    /// A registration that `server` knows, as far as it lets that be found out.
+    async fn known_client(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        (server, key): (&ServerMetadata, &GrantKey),
+    ) -> Result<RegistrationRecord, AuthorizationError> {
+        let was_left = self.leave_forgotten(account, (server, key)).await?;
+        let registered = self.registered(account, gateway, server).await?;
+        // Else each abandoned attempt would register again, and in the end displace the registrations that grants use.
+        if was_left && is_forgotten(account, server, &registered).await {
+            self.denies_all.insert(server.issuer.clone(), ());
+        }
+        Ok(registered)
+    }
+
     /// Sets aside the registration that `key` was sent to `server` with and did not come back, if the server does not know
-    /// it any more: it shows the browser an error, which the gateway does not hear of.
+    /// it any more: it shows the browser an error, which the gateway does not hear of. Returns whether it was set aside.
     async fn leave_forgotten(
         &self,
         account: &UserAccount,
         (server, key): (&ServerMetadata, &GrantKey),
-    ) -> Result<(), AuthorizationError> {
+    ) -> Result<bool, AuthorizationError> {
         let (issuer, registrations) = (&server.issuer, account.vault.registrations());
-        let Some(client_id) = self.sent.get(key) else {
-            return Ok(());
+        let sent = self.sent.get(key);
+        let Some(client_id) = sent.filter(|_| !self.denies_all.contains_key(issuer)) else {
+            return Ok(false);
         };
         let known = registrations.get(issuer, &client_id).await;
         let Some(known) = known.map_err(AuthorizationError::Database)? else {
-            return Ok(());
+            return Ok(false);
         };
         if !is_forgotten(account, server, &known).await {
-            return Ok(());
+            return Ok(false);
         }
         tracing::warn!(
             upstream = %account.upstream, issuer = redact::shown(issuer, MAX_SHOWN).into_owned(), client_id,
             "the authorization server does not know the gateway any more: registering again"
         );
         let set_aside = registrations.set_aside(issuer, &client_id).await;
-        set_aside.map_err(AuthorizationError::Database)
+        set_aside.map_err(AuthorizationError::Database)?;
+        Ok(true)
     }
 
     /// The stored registration, else a new one.

@@ -68,6 +68,9 @@ async fn registration_that_its_server_has_forgotten_is_made_again() {
     let url = world.browser().begin("/connect/up").await;
     assert_eq!(registered(), 3);
     assert!(url.as_str().contains("client-3-of"), "{url}");
+    // It refuses its newest client too: this is how it answers any code that it does not know.
+    world.browser().begin("/connect/up").await;
+    assert_eq!(registered(), 3);
     world.server.set_mood(Mood::Good);
     world.connect().await;
     assert_eq!(registered(), 3);
