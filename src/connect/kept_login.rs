@@ -10,9 +10,9 @@ const PROMISE: &str = "The gateway keeps this login encrypted. With it that serv
      upstream, and of the others that are connected by a login, who you are, with the calls of this gateway account. Go on \
      only if you began this yourself. Disconnecting one of these upstreams disconnects all.";
 
-/// The request that a person is going to see at `issuer`; without `offline_access` where that was refused to the person.
-pub(super) fn parts(issuer: &str, may_outlast: bool) -> FormParts {
-    let offline = may_outlast.then_some(OFFLINE);
+/// The request that a person is going to see at `issuer`; with `offline_access` where it `asks_offline`.
+pub(super) fn parts(issuer: &str, asks_offline: bool) -> FormParts {
+    let offline = asks_offline.then_some(OFFLINE);
     FormParts {
         promise: PROMISE,
         fields: Some(html! {

@@ -191,9 +191,8 @@ impl ConnectPages {
         let account = self.account(person, upstream).await?;
         let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
-        let may_outlast =
-            (self.logins.as_ref()).is_some_and(|logins| logins.may_outlast(person.owner()));
-        let form = upstream.parts(person, (link.as_ref(), may_outlast)).await;
+        let by = (link.as_ref(), self.logins.as_ref());
+        let form = upstream.parts(person, by).await;
         let shown = views::one(person, &account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
     }

@@ -6,6 +6,7 @@ use super::authorize::AuthorizeForm;
 use super::browser::Browser;
 use super::form::{Form, FormParts, Submitted};
 use super::kept_login;
+use super::login::Logins;
 use super::person::Person;
 use super::user_key::KeyForm;
 use crate::config::{CarrierConfig, UpstreamAuth, UpstreamConfig};
@@ -84,18 +85,21 @@ impl ConnectedUpstream {
         }
     }
 
-    /// The form's part of the page of `person`, which was opened by `link`. `may_outlast`: whether a login that is kept may
-    /// ask for `offline_access`.
+    /// The form's part of the page of `person`, which was opened by `link`; `logins` tell what a login that is kept asks for.
     pub(super) async fn parts(
         &self,
         person: &Person,
-        (link, may_outlast): (Option<&ConsentLink>, bool),
+        (link, logins): (Option<&ConsentLink>, Option<&Logins>),
     ) -> FormParts {
         match &self.method {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
             ConnectMethod::Login => {
-                kept_login::parts(person.issuer().unwrap_or_default(), may_outlast)
+                let asks_offline = match logins {
+                    Some(logins) => logins.asks_offline(person).await,
+                    None => false,
+                };
+                kept_login::parts(person.issuer().unwrap_or_default(), asks_offline)
             }
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,

@@ -261,6 +261,16 @@ impl LoginClient {
         Ok(self.server().await?.consent.is_pairwise)
     }
 
+    /// Whether a login that is kept asks for `offline_access` where nothing else is against it; also where the issuer's
+    /// metadata cannot be had.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the search under way.
+    pub async fn asks_offline(&self) -> bool {
+        let server = self.server().await.ok();
+        server.is_none_or(|server| takes_offline(&server))
+    }
+
     /// The issuer's metadata, fetched where it is not cached.
     async fn server(&self) -> FoundServer<LoginFailure> {
         let fetch = async {
@@ -313,6 +323,12 @@ impl LoginClient {
     }
 }
 
+/// Whether `server` lists `offline_access`, or no scopes at all.
+fn takes_offline(server: &ServerMetadata) -> bool {
+    let known = &server.consent.scopes;
+    known.is_empty() || known.iter().any(|scope| scope == OFFLINE)
+}
+
 /// Scopes and prompts of `request`.
 fn asked<'a>(
     request: &'a LoginRequest<'_>,
@@ -324,9 +340,7 @@ fn asked<'a>(
         prompt.push("login");
     }
     if request.keeps {
-        let known = &server.consent.scopes;
-        let is_known = known.is_empty() || known.iter().any(|scope| scope == OFFLINE);
-        let has_offline = request.may_outlast && is_known;
+        let has_offline = request.may_outlast && takes_offline(server);
         for scope in std::iter::once(OPENID).chain(has_offline.then_some(OFFLINE)) {
             if !scopes.contains(&scope) {
                 scopes.push(scope);

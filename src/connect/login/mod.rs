@@ -154,8 +154,19 @@ impl Logins {
         Some(person)
     }
 
+    /// Whether a login of `person` that is kept asks for `offline_access`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the search for the issuer's metadata.
+    pub(super) async fn asks_offline(&self, person: &Person) -> bool {
+        let Some(login) = person.issuer().and_then(|issuer| self.find(issuer)) else {
+            return false;
+        };
+        self.may_outlast(person.owner()) && login.client.asks_offline().await
+    }
+
     /// Whether a login of `owner` that is kept may ask for `offline_access`.
-    pub(super) fn may_outlast(&self, owner: OwnerKey) -> bool {
+    fn may_outlast(&self, owner: OwnerKey) -> bool {
         !self.offline_refused.contains_key(&owner)
     }
 

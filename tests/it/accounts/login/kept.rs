@@ -283,6 +283,19 @@ async fn login_whose_issuer_refuses_offline_access_goes_on_without_it() {
 }
 
 #[tokio::test]
+async fn page_of_a_login_names_what_it_asks_for() {
+    let world = AssertedWorld::start().await;
+    world.idp.publishes("scopes_supported", json!(["openid"]));
+    let mut browser = Browser::new();
+    let page = world.page(&mut browser, "/connect/up", "alice").await;
+    assert!(!page.text.contains("offline_access"), "{}", page.text);
+    let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
+    let query: BTreeMap<_, _> = begun.url.query_pairs().into_owned().collect();
+    assert_eq!(query["scope"], "openid");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn login_without_another_id_token_is_revoked() {
     let world = AssertedWorld::start().await;
     world.idp.answers_grant("refresh_token", |_| {
