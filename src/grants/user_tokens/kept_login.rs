@@ -50,6 +50,8 @@ impl UserTokens {
         self.vault().touch(grant);
         let (held, connection) = (self.refreshes.held.of(grant), grant.state.connection);
         match &held.token {
+            // The provider has given none for the refresh token; what the last one obtained may still be good.
+            None if grant.record.access_token.is_none() => LoginState::Ended(connection),
             None => LoginState::Missing,
             Some(token) if token.has_ended() && !held.is_refreshable => {
                 LoginState::Ended(connection)

@@ -164,6 +164,29 @@ async fn login_that_its_issuer_has_ended_is_asked_for_again() {
 }
 
 #[tokio::test]
+async fn token_of_an_upstream_outlives_the_last_id_token() {
+    let world = AssertedWorld::start().await;
+    world.connect("alice", (&json!({}), Some(REFRESH))).await;
+    let session = world.session("alice", "up").await;
+    assert_eq!(greeting(&session, "alice").await, "I am alice");
+    let refused = |_: &Form| (400, json!({"error": "invalid_grant"}));
+    world.idp.answers_grant(EXCHANGE, refused);
+    world.idp.answers_grant("refresh_token", |_| {
+        (
+            200,
+            json!({"access_token": "opaque-hunter2", "token_type": "Bearer"}),
+        )
+    });
+    let two = world.session("alice", "two").await;
+    let asked = greeting(&two, "alice").await;
+    assert!(asked.contains("/connect/two?for="), "{asked}");
+    let ended = audited(&world.gw, 0, "account_revoked").await;
+    assert_eq!(ended["reason"], "no_id_token");
+    assert_eq!(greeting(&session, "alice").await, "I am alice");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn provider_that_is_down_or_forbids_it_ends_no_login() {
     let world = AssertedWorld::start().await;
     let (session, two) = (
