@@ -292,9 +292,12 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
         // Keycloak refuses `offline_access` so.
         BasicErrorResponseType::Extension(code) if code == "not_allowed" => "not_allowed",
-        // GitHub's names for `invalid_grant`.
+        // Names for `invalid_grant`: two of GitHub, and that of Ory Hydra for a refresh token that was used before.
         BasicErrorResponseType::Extension(code)
-            if code == "bad_refresh_token" || code == "bad_verification_code" =>
+            if matches!(
+                &**code,
+                "bad_refresh_token" | "bad_verification_code" | "token_inactive"
+            ) =>
         {
             "invalid_grant"
         }

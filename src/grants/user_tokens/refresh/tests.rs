@@ -221,6 +221,15 @@ async fn refusal_with_status_200_ends_the_account() {
     assert_eq!(kept, None);
 }
 
+// Ory Hydra refuses a refresh token so that was used before, and ends the grant.
+#[tokio::test]
+async fn inactive_refresh_token_ends_the_account() {
+    let body = r#"{"error":"token_inactive","error_description":"Token is inactive"}"#;
+    let (outcome, kept) = refreshed_by("401 Unauthorized", body).await;
+    assert!(has_ended(&outcome), "{outcome:?}");
+    assert_eq!(kept, None);
+}
+
 // Some token endpoints are built on frameworks that answer each POST with 201.
 #[tokio::test]
 async fn token_is_taken_with_any_status_of_success_and_any_type() {
