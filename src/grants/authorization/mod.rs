@@ -185,10 +185,8 @@ impl Authorizer {
             url.query_pairs_mut()
                 .append_pair("scope", &scopes.join(" "));
         }
-        // Spec: OpenID Connect Core 1.0 §11
-        if found.server.consent.is_openid && scopes.iter().any(|one| one == scopes::OFFLINE) {
-            url.query_pairs_mut().append_pair("prompt", "consent");
-        }
+        url.query_pairs_mut()
+            .extend_pairs(scopes::for_refresh_token(&found.server, &scopes));
         let consent = &found.server.consent;
         let record = PendingRecord {
             upstream: account.upstream().to_string(),
