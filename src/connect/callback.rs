@@ -124,7 +124,10 @@ impl ConnectPages {
                 );
                 response::page(StatusCode::OK, &views::authorized(&upstream, &finished))
             }
-            Err(refusal) => refuse_answer(&upstream, owner, &refusal),
+            Err(refusal) => {
+                let refusal = (&refusal, query.description.as_deref());
+                refuse_answer(&upstream, owner, refusal)
+            }
         })
     }
 
@@ -168,10 +171,22 @@ impl ConnectPages {
     }
 }
 
-fn refuse_answer(upstream: &str, owner: OwnerKey, refusal: &CallbackRefusal) -> Response<Bytes> {
+/// The page of a refused answer, whose `error_description` goes to the log.
+fn refuse_answer(
+    upstream: &str,
+    owner: OwnerKey,
+    (refusal, description): (&CallbackRefusal, Option<&str>),
+) -> Response<Bytes> {
     let error: &(dyn std::error::Error + 'static) = refusal;
     LABELED.connect_accounts.add("refused", 1);
-    tracing::warn!(upstream, %owner, error, "account was not connected");
+    // Of an answer that another server may have made, nothing is read.
+    let description = description.filter(|_| {
+        matches!(
+            refusal,
+            CallbackRefusal::Denied(_) | CallbackRefusal::Offline(_)
+        )
+    });
+    tracing::warn!(upstream, %owner, error, description, "account was not connected");
     let status = match refusal {
         CallbackRefusal::Failed(_) => StatusCode::BAD_GATEWAY,
         _ => StatusCode::FORBIDDEN,

@@ -17,7 +17,10 @@ use crate::config::LoginToken;
 use crate::grants::authorization::known_error;
 use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
 use crate::secret::Secret;
+use crate::telemetry::redact::shown;
 
+/// Bytes of an error description that the log shows.
+const MAX_DESCRIPTION: usize = 256;
 /// How long a code waits for a permit to be redeemed. Codes are valid for a minute or two.
 const EXCHANGE_WAIT: Duration = Duration::from_secs(20);
 
@@ -33,6 +36,8 @@ pub(crate) struct CallbackQuery {
     pub(crate) issuer: Option<String>,
     /// `error`.
     pub(crate) error: Option<String>,
+    /// `error_description`, masked and on one line, for the log alone.
+    pub(crate) description: Option<String>,
 }
 
 /// Why the tokens of a login do not identify a person.
@@ -111,6 +116,8 @@ impl CallbackQuery {
             code: one("code").map(Secret::new),
             issuer: one("iss"),
             error: one("error"),
+            description: one("error_description")
+                .map(|text| shown(&text, MAX_DESCRIPTION).replace(char::is_control, " ")),
         }
     }
 }
@@ -173,6 +180,7 @@ impl Logins {
                     tracing::warn!(
                         issuer = begun.issuer,
                         error = known.unwrap_or("other"),
+                        description = answer.description.as_deref(),
                         muted,
                         "issuer refused a login of the connect pages"
                     );
@@ -347,6 +355,14 @@ mod tests {
     const CONFIG: &str = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://as.test\"\n\
         [upstreams.a]\ncommand = \"x\"\n[connect.login]\nissuer = \"https://as.test\"\nclient_id = \"g\"\n\
         client_secret = \"hunter2\"\n";
+
+    #[test]
+    fn error_description_is_one_masked_line() {
+        let query = "error=x&error_description=AADSTS65004%0AApproval+required,+token=hunter2";
+        let text = CallbackQuery::read(Some(query)).description.unwrap();
+        assert!(text.starts_with("AADSTS65004 Approval required"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn code_that_waits_too_long_for_others_is_not_redeemed() {

@@ -224,9 +224,11 @@ async fn refused_offline_access_is_left_out_the_next_time(#[case] code: &'static
         assert!(text.contains(part), "{part} in {text}");
     }
     logged(&world.gw, "leaves out `offline_access`").await;
-    if code == "not_allowed" {
-        logged(&world.gw, "need the role `offline_access`").await;
-    }
+    let why = match code {
+        "not_allowed" => "need the role `offline_access`",
+        _ => "offline_access is not of this client",
+    };
+    logged(&world.gw, why).await;
     let page = world.browser().open("/connect/up").await.text;
     assert!(
         page.contains("notes:read") && !page.contains("offline_access"),

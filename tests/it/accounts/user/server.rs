@@ -312,6 +312,10 @@ fn authorize(origin: &str, query: Form, state: &Mutex<State>) -> Response {
     back.query_pairs_mut()
         .append_pair(name, value)
         .append_pair("state", &query["state"]);
+    if refused.is_some() {
+        let why = "offline_access is not of this client";
+        back.query_pairs_mut().append_pair("error_description", why);
+    }
     let iss = Some(&*state.iss).filter(|iss| !iss.is_empty());
     if !state.is_nameless {
         let iss = iss.unwrap_or(origin);
