@@ -8,6 +8,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::super::documents::{DocumentClients, DocumentError, MAX_SHOWN, is_passing};
+use super::super::token_answer;
 use super::gateway_client::GatewayClient;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
@@ -39,8 +40,9 @@ pub(super) enum RegistrationError {
 struct Registered {
     client_id: String,
     client_secret: Option<String>,
-    /// Seconds since the Unix epoch; 0 for never.
-    client_secret_expires_at: Option<u64>,
+    /// Since the Unix epoch; zero for never. What is no time counts as unsaid.
+    #[serde(default, deserialize_with = "token_answer::expires_in")]
+    client_secret_expires_at: Option<Duration>,
     token_endpoint_auth_method: Option<String>,
 }
 
@@ -157,15 +159,15 @@ fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<Registra
     if registered.client_id.is_empty() || is_document || needs_secret && secret.is_none() {
         return None;
     }
-    let ends = registered.client_secret_expires_at.filter(|secs| *secs > 0);
+    let ends = registered.client_secret_expires_at;
+    let ends = ends.filter(|ends| !ends.is_zero());
     Some(RegistrationRecord {
         issuer: issuer.to_owned(),
         client_id: registered.client_id,
         client_secret: secret.filter(|_| needs_secret).map(Secret::new),
         auth_method: method,
         redirect_uri: Some(gateway.redirect_of_registration(issuer)),
-        secret_ends: ends
-            .and_then(|secs| u64::try_from(Duration::from_secs(secs).as_millis()).ok()),
+        secret_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
     })
 }
 
@@ -222,11 +224,21 @@ mod tests {
         assert_eq!(read.map(|record| record.auth_method).as_deref(), method);
     }
 
-    #[test]
-    fn secret_of_a_registration_ends_when_the_server_says() {
-        let answer =
-            br#"{"client_id": "c", "client_secret": "s", "client_secret_expires_at": 1800000000}"#;
-        let record = read(answer, "https://as.test", &gateway()).unwrap();
-        assert_eq!(record.secret_ends, Some(1_800_000_000_000));
+    #[rstest]
+    #[case::number("1800000000", Some(1_800_000_000_000))]
+    #[case::fraction("1800000000.5", Some(1_800_000_000_500))]
+    #[case::text("\"1800000000\"", Some(1_800_000_000_000))]
+    #[case::never("0", None)]
+    #[case::no_time("\"never\"", None)]
+    #[case::null("null", None)]
+    fn secret_of_a_registration_ends_when_the_server_says(
+        #[case] ends: &str,
+        #[case] expected: Option<u64>,
+    ) {
+        let answer = format!(
+            r#"{{"client_id": "c", "client_secret": "s", "client_secret_expires_at": {ends}}}"#
+        );
+        let record = read(answer.as_bytes(), "https://as.test", &gateway()).unwrap();
+        assert_eq!(record.secret_ends, expected);
     }
 }
