@@ -35,6 +35,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A token that another process obtained is used if it lasts at least this long.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Codes besides `invalid_grant` with which servers refuse a refresh token that has ended (Obot, for instance, says
+/// `invalid_request`), or a person (Okta says `access_denied` by its policies).
+const REFUSES_TOKEN: [&str; 4] = [
+    "invalid_request",
+    "unauthorized_client",
+    "invalid_token",
+    "access_denied",
+];
+
 /// Why a refresh starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefreshCause {
@@ -159,7 +168,7 @@ async fn ask(
                     .into());
             }
             // The refresh token may be good again once the person has acted: the grant stays.
-            code if WANTS_PERSON.contains(&code) => {
+            code if WANTS_PERSON.contains(&code) || REFUSES_TOKEN.contains(&code) => {
                 let why = format!("the authorization server says {code}");
                 return Err(TokenFailure::account_ended(&why).into());
             }

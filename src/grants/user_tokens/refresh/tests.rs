@@ -198,6 +198,10 @@ async fn refreshed_by(
 #[tokio::test]
 async fn server_that_wants_the_person_has_the_user_asked_and_ends_nothing() {
     for body in [
+        r#"{"error":"invalid_request","error_description":"refresh_token is invalid"}"#,
+        r#"{"error":"unauthorized_client","error_description":"refresh_token is invalid"}"#,
+        r#"{"error":"invalid_token"}"#,
+        r#"{"error":"access_denied"}"#,
         r#"{"error":"interaction_required"}"#,
         r#"{"error":"consent_required"}"#,
         r#"{"error":"login_required"}"#,
