@@ -123,21 +123,11 @@ impl CallPermits {
     ) -> Result<QueuedRequest, QueueError> {
         let RequestedService {
             lane,
-            mut toll,
+            toll,
             patience,
         } = request;
         let is_first = self.waiting.load(Ordering::SeqCst) == 0;
-        if let Some(asked) = toll.as_ref().filter(|_| is_first) {
-            match asked.pay() {
-                Ok(()) => toll = None,
-                // The rate would allow the request too late: do not wait.
-                Err(wait) if wait > patience => {
-                    note_refused(lane);
-                    return Err(QueueError::Rate(wait));
-                }
-                Err(_) => {}
-            }
-        }
+        let deadline = Instant::now() + patience;
         let (sender, granted) = oneshot::channel();
         let alarm: Arc<RateAlarm> = Arc::default();
         let joined = {
@@ -157,21 +147,38 @@ impl CallPermits {
             note_refused(lane);
             return Err(QueueError::LineFull);
         };
+        self.serve();
+        // The rate would allow the request too late: do not wait.
+        let late = alarm.due().filter(|due| is_first && *due > deadline);
+        if let Some(due) = late
+            && self.take_out(lane, number).is_some()
+        {
+            note_refused(lane);
+            let wait = due.saturating_duration_since(Instant::now());
+            return Err(QueueError::Rate(wait));
+        }
         let counted = lane.is_for_requests().then(|| {
             COUNTERS.calls_waited.add(1);
             GAUGES.calls_waiting.enter()
         });
-        let waiting = QueuedRequest {
+        Ok(QueuedRequest {
             permits: Arc::clone(self),
             lane,
             number,
             alarm,
             granted,
-            deadline: Instant::now() + patience,
+            deadline,
             _counted: counted,
-        };
+        })
+    }
+
+    /// Takes a request out of the queue, unless it was served.
+    fn take_out(&self, lane: QueueLane, number: u64) -> Option<QueueWaiter> {
+        let left = self.lock().leave(lane, number)?;
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        // The alarm of the rate may have been with this request.
         self.serve();
-        Ok(waiting)
+        Some(left)
     }
 
     /// Serves the requests that can be served now, one lane after the other.
@@ -225,6 +232,26 @@ impl CallPermit {
             return None;
         }
         Some(Self(Arc::clone(session)))
+    }
+
+    /// The same for a request that must also `pay` to begin; `None` where it has no permit or cannot pay. For a caller that
+    /// holds the lock of the queue: giving an unpaid permit back does not serve the queue again.
+    fn take_paid(
+        session: &Arc<Session>,
+        caps: CallCaps,
+        pay: impl FnOnce() -> bool,
+    ) -> Option<Self> {
+        if !enter(&session.calls_running, caps.session) {
+            return None;
+        }
+        if session.permits.enter(caps.principal) {
+            if pay() {
+                return Some(Self(Arc::clone(session)));
+            }
+            session.permits.running.fetch_sub(1, Ordering::SeqCst);
+        }
+        session.calls_running.fetch_sub(1, Ordering::SeqCst);
+        None
     }
 }
 
@@ -281,11 +308,7 @@ impl QueuedRequest {
 
     /// Takes the request out of the queue, unless it was served.
     fn leave(&self) -> Option<QueueWaiter> {
-        let left = self.permits.lock().leave(self.lane, self.number)?;
-        self.permits.waiting.fetch_sub(1, Ordering::SeqCst);
-        // The alarm of the rate may have been with this request.
-        self.permits.serve();
-        Some(left)
+        self.permits.take_out(self.lane, self.number)
     }
 }
 

@@ -123,23 +123,25 @@ pub(super) struct QueueWaiter {
 }
 
 impl QueueWaiter {
-    /// Takes the permit and counts against the rate, if both are possible now. `is_used_up`: the rate allows no
-    /// request.
-    fn admit(&mut self, is_used_up: &mut bool) -> Option<GrantedService> {
-        if let Some(toll) = &self.toll {
-            if *is_used_up {
-                return None;
-            }
-            if let Err(wait) = toll.pay() {
+    /// Takes the permit and counts against the rate, if both are possible now: without a free permit nothing is counted.
+    /// `is_used_up`: the rate allows no request.
+    fn admit(&self, is_used_up: &mut bool) -> Option<GrantedService> {
+        if self.toll.is_some() && *is_used_up {
+            return None;
+        }
+        let mut pay = || {
+            if let Some(toll) = &self.toll
+                && let Err(wait) = toll.pay()
+            {
                 *is_used_up = true;
                 self.alarm.set(Instant::now() + wait);
-                return None;
+                return false;
             }
-            self.toll = None;
-        }
+            true
+        };
         match &self.wanted {
-            None => Some(None),
-            Some(wanted) => CallPermit::take(&wanted.session, wanted.caps).map(Some),
+            None => pay().then_some(None),
+            Some(wanted) => CallPermit::take_paid(&wanted.session, wanted.caps, pay).map(Some),
         }
     }
 
@@ -230,7 +232,7 @@ impl PrincipalQueue {
             let Some((lane, mut waiters)) = self.lanes.pop_front() else {
                 break;
             };
-            let head = waiters.front_mut();
+            let head = waiters.front();
             let granted = head.and_then(|(_, head)| head.admit(&mut is_used_up));
             passed += 1;
             if let Some(permit) = granted

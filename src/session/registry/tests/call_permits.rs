@@ -121,6 +121,52 @@ async fn request_that_is_refused_for_want_of_a_permit_is_not_counted_at_its_end(
     assert_eq!(counted.load(Ordering::Relaxed), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn head_of_a_lane_pays_the_rate_with_its_permit() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let running = placed(&session, CAPS);
+    let counted = Arc::new(AtomicUsize::new(0));
+    let ask = || {
+        let request = RequestedService {
+            toll: Some(Box::new(Counted(Arc::clone(&counted)))),
+            ..request(&session)
+        };
+        match CallEntry::of(&session, request, CAPS) {
+            Ok(CallEntry::Waits(waiting)) => *waiting,
+            other => panic!("{other:?}"),
+        }
+    };
+    let late = ask().turn().await;
+    assert_eq!(late.unwrap_err(), QueueError::NoPermit);
+    drop(ask());
+    assert_eq!(counted.load(Ordering::Relaxed), 0, "none was served");
+    let served = ask();
+    drop(running);
+    assert!(granted(served).is_some());
+    assert_eq!(counted.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_waits_for_the_rate_has_no_permit() {
+    let f = fixture(10, 10);
+    let (a, b) = (f.open("alice").unwrap(), f.open("alice").unwrap());
+    let caps = caps(1);
+    let unpaid = RequestedService {
+        lane: QueueLane::notifications(a.key()),
+        toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
+        patience: PATIENCE,
+    };
+    let Ok(CallEntry::Waits(first)) = CallEntry::of(&a, unpaid, caps) else {
+        panic!("the rate is used up");
+    };
+    let second = granted(waits(&b, caps));
+    assert!(second.is_some(), "the only permit is free");
+    drop(second);
+    assert!(first.turn().await.unwrap().is_some());
+    assert!(a.call_permits().are_idle());
+}
+
 #[tokio::test]
 async fn sessions_of_a_principal_take_turns() {
     let f = fixture(10, 10);
