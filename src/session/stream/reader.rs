@@ -295,6 +295,10 @@ impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         let permit = if state.current == self.number {
+            // Taken, but not shown before they were durable: the next reader shows them.
+            if let Some(first) = self.taken.first() {
+                state.read = state.read.min(first.seq.saturating_sub(1));
+            }
             let permit = hand_back(&mut state);
             if state.audience == StreamAudience::Nobody {
                 self.stream.log_fresh(&mut state);

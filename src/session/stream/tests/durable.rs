@@ -58,6 +58,24 @@ async fn unlogged_events_are_delivered_without_position() {
 }
 
 #[tokio::test]
+async fn events_of_a_dropped_reader_go_to_the_next_one() {
+    let (store, stream) = remote();
+    let mut older = stream.attach();
+    let mut newer = stream.attach();
+    stream.notify(log("1"));
+    assert_eq!(read(&mut newer), None, "its store does not have it");
+    drop(newer);
+    assert_eq!(read(&mut older), None, "nor now");
+    drop(older);
+    store.acknowledge(1);
+    let mut next = stream.attach();
+    assert_eq!(texts(read(&mut next)), ["1"]);
+    drop(next);
+    let mut last = stream.attach();
+    assert_eq!(read(&mut last), None, "each is shown once");
+}
+
+#[tokio::test]
 async fn fenced_stream_ends_without_its_events() {
     let (store, stream) = remote();
     let mut reader = stream.attach();
