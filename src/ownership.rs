@@ -7,7 +7,7 @@ pub use fence::Fence;
 
 /// A replica, and the epoch in which the replica owns a session. Sealed into the handles of sessions, parked calls
 /// and tasks of a session; a handle of another ownership is refused here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ownership {
     /// Number of the replica.
     pub node: u32,

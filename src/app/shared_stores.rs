@@ -52,8 +52,8 @@ impl SessionCheck for OwnSessions {
             let Some(lost) = self.records.lost().await else {
                 return false;
             };
-            for session in lost {
-                self.sessions.give_up(session);
+            for (session, by) in lost {
+                self.sessions.give_up(session, by);
             }
             true
         })
@@ -160,7 +160,8 @@ impl SharedStores {
         let (fenced, given_up) = (self.fenced, Arc::clone(sessions));
         tasks.spawn_service(async move {
             loop {
-                given_up.give_up(fenced.next().await);
+                let (session, by) = fenced.next().await;
+                given_up.give_up(session, by);
             }
         });
         let (records, events, lease) = (self.writer, self.events, self.lease);

@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::{SessionRegistry, counted};
 use crate::call::{Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::session::{RequestedSession, Session, SessionId, SessionUse};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
@@ -36,11 +37,14 @@ impl SessionRegistry {
         }
     }
 
-    /// Ends a session that another replica owns, and leaves what the shared store has of it. An implicit session is named
-    /// by the key of its record.
-    pub fn give_up(&self, session: SessionKey) {
+    /// Ends a session that this replica owned as `by` and another one owns, and leaves what the shared store has of it. An
+    /// implicit session is named by the key of its record. One that was adopted again in a later epoch stays.
+    pub fn give_up(&self, session: SessionKey, by: Ownership) {
         let live = self.live.get(&session).map(|session| Arc::clone(&session));
-        if let Some(session) = live.or_else(|| self.implicit_sessions.of_record(session)) {
+        if let Some(session) = live.or_else(|| self.implicit_sessions.of_record(session))
+            && let Some(recorder) = &session.recorder
+            && recorder.ownership() == by
+        {
             self.give_up_session(&session);
         }
     }

@@ -177,7 +177,7 @@ impl<'a> RecordTask<'a> {
                 Some(-1),
             ) => {
                 if self.writer.leave_source(session, &source) {
-                    self.writer.fenced.add(session);
+                    self.writer.fenced.add(session, source.ownership());
                 }
             }
             (RecordWork::Write(session, source, texts), Some(_)) => {
@@ -322,7 +322,8 @@ mod tests {
         writer.change(SESSION);
         let refused = only(store.calls().await, "record_put");
         refused.send(-1).unwrap();
-        assert_eq!(fenced.next().await, SESSION, "its own refusal counts");
+        let given_up = fenced.next().await;
+        assert_eq!(given_up, (SESSION, AGAIN), "its own refusal counts");
     }
 
     #[tokio::test(start_paused = true)]

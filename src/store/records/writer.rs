@@ -148,12 +148,12 @@ impl RecordWriter {
         }
     }
 
-    /// The tracked sessions that another replica owns by now, or that are over, which are not tracked any more; `None`
-    /// where the store cannot be asked about each.
+    /// The tracked sessions that another replica owns by now, or that are over, which are not tracked any more, with their
+    /// ownership here; `None` where the store cannot be asked about each.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub async fn lost(&self) -> Option<Vec<SessionKey>> {
+    pub async fn lost(&self) -> Option<Vec<(SessionKey, Ownership)>> {
         let tracked = self.tracked.iter();
         let all: Vec<_> = tracked
             .map(|entry| (*entry.key(), Arc::clone(&entry.source)))
@@ -174,7 +174,8 @@ impl RecordWriter {
         let left = lost
             .into_iter()
             .filter(|(session, source)| self.leave_source(*session, source));
-        Some(left.map(|(session, _)| *session).collect())
+        let with_owner = left.map(|(session, source)| (*session, source.ownership()));
+        Some(with_owner.collect())
     }
 
     /// Gives a tracked session up, with its record as of now: any replica may then adopt the session. The caller

@@ -327,7 +327,7 @@ async fn former_owner_is_fenced_and_writes_nothing() {
     assert_eq!(durable(&*one.events, at(1), late).await, Durability::Fenced);
     assert_eq!(
         within("the session is fenced", one.fenced.next()).await,
-        SESSION
+        (SESSION, owner(1, 0))
     );
     one.events.forget(SESSION);
     let three = replica(3, &client, &sealer);
@@ -371,7 +371,7 @@ async fn record_of_another_owner_fences_before_it_writes_events() {
     append(&*one.events, at(1), &["late"]);
     assert_eq!(
         within("the session is fenced", one.fenced.next()).await,
-        SESSION
+        (SESSION, owner(1, 0))
     );
     let entries: usize = ask(&client, &["XLEN", LOG]).await;
     assert_eq!(entries, 0);

@@ -196,7 +196,7 @@ async fn record_is_written_and_adopted_once() {
     one.writer.change(SESSION);
     assert_eq!(
         within("the session is fenced", one.fenced.next()).await,
-        SESSION
+        (SESSION, owner(1, 0))
     );
     one.writer.end(SESSION, owner(1, 0), true);
     two.has_record(&record()).await;
@@ -243,7 +243,7 @@ async fn ended_session_stays_ended() {
     two.track(&source);
     assert_eq!(
         within("the session is fenced", two.fenced.next()).await,
-        SESSION
+        (SESSION, owner(1, 0))
     );
     assert_eq!(two.records.read(SESSION).await.unwrap(), RecordState::Over);
     keys_with_life(&client).await;
@@ -334,7 +334,7 @@ async fn former_owner_changes_nothing_of_the_session_that_is_claimed_next() {
     assert_eq!(one.records.read(SESSION).await.unwrap(), state);
     one.track(&Source::of(former, record()));
     let fenced = within("the session is fenced", one.fenced.next());
-    assert_eq!(fenced.await, SESSION);
+    assert_eq!(fenced.await, (SESSION, former));
     assert_eq!(one.records.read(SESSION).await.unwrap(), state);
 }
 
@@ -368,7 +368,7 @@ async fn session_that_has_ended_takes_no_removed_record_back() {
     let late = replica(&client, &sealer, LIFE);
     late.track(&Source::of(claimed, record()));
     let refused = within("the session is fenced", late.fenced.next());
-    assert_eq!(refused.await, SESSION);
+    assert_eq!(refused.await, (SESSION, claimed));
     assert_eq!(one.records.read(SESSION).await.unwrap(), removed(1));
     // The next session under this record has begun.
     let next = SessionRecord {
@@ -409,7 +409,7 @@ async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
     assert_eq!(claimed, owner(2, 1));
     one.track(&Source::of(owner(1, 0), record()));
     let fenced = within("the session is fenced", one.fenced.next());
-    assert_eq!(fenced.await, SESSION);
+    assert_eq!(fenced.await, (SESSION, owner(1, 0)));
     // What cannot be rebuilt leaves its epoch alone.
     one.writer.end_adopted(SESSION, owner(2, 1), false);
     one.is(&removed(2)).await;
@@ -606,7 +606,7 @@ async fn former_owner_changes_nothing_of_a_session_that_it_has_given_up() {
     one.writer.change(SESSION);
     assert_eq!(
         within("the session is fenced", one.fenced.next()).await,
-        SESSION
+        (SESSION, owner(1, 0))
     );
     one.track(&source);
     one.writer.end(SESSION, owner(1, 0), true);

@@ -72,12 +72,13 @@ fn rebuilt(f: &Fixture, id: &str, by: Ownership, log: RestoredLog) -> Arc<Sessio
 async fn session_that_was_given_up_does_not_end_the_one_that_was_adopted_again() {
     let (f, store) = with_records();
     let (id, former) = adopted(&f, RestoredLog::default());
-    f.sessions.give_up(former.key());
+    f.sessions.give_up(former.key(), NEXT);
     let later = Ownership { node: 0, epoch: 3 };
     let again = rebuilt(&f, &id, later, RestoredLog::default());
     store.ran().await;
     f.sessions.close(&former);
     f.sessions.give_up_session(&former);
+    f.sessions.give_up(former.key(), NEXT);
     assert!(!again.closed().is_cancelled());
     let bound = f.bind(&id, "alice", "files");
     assert!(bound.is_some_and(|bound| Arc::ptr_eq(&bound, &again)));

@@ -79,7 +79,7 @@ async fn session_of_another_replica_ends_without_a_word_to_the_store() {
     let (f, store) = with_records();
     let session = f.open("alice").unwrap();
     assert_eq!(store.ran().await, ["record_put"]);
-    f.sessions.give_up(session.key());
+    f.sessions.give_up(session.key(), f.sessions.ownership());
     assert!(session.closed().is_cancelled());
     assert!(store.ran().await.is_empty());
 }
@@ -131,7 +131,7 @@ async fn implicit_session_of_another_replica_is_given_up() {
     let (f, store) = with_records();
     let session = f.implicit(Some(HOME));
     store.ran().await;
-    f.sessions.give_up(HOME.record);
+    f.sessions.give_up(HOME.record, HOME.by);
     assert!(session.closed().is_cancelled());
     assert!(store.ran().await.is_empty());
 }
@@ -156,7 +156,7 @@ async fn record_goes_on_with_the_next_implicit_session() {
         store.ran().await.is_empty(),
         "the record is that of the next"
     );
-    f.sessions.give_up(HOME.record);
+    f.sessions.give_up(HOME.record, HOME.by);
     assert!(next.closed().is_cancelled());
 }
 

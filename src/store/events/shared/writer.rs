@@ -157,7 +157,8 @@ impl EventWriter {
             .queue(session)
             .is_some_and(|present| Arc::ptr_eq(&present, queue))
         {
-            self.fenced.add(session);
+            let by = lock(queue).ownership;
+            self.fenced.add(session, by);
         }
     }
 
