@@ -15,7 +15,8 @@ for at = 1, #fields, 2 do
   local count, ends = string.match(fields[at + 1], '^(%d+) (%d+)$')
   if fields[at] == own then
     count = 0
-  elseif tonumber(ends) <= now then
+  elseif tonumber(ends) <= now or tonumber(ends) > now + 2 * life then
+    -- It is over, or was written before the clock was set back: a replica that lives writes its own again.
     redis.call('HDEL', quota, fields[at])
     count = 0
   end

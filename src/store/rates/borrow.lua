@@ -11,6 +11,8 @@ local each, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local full = tonumber(redis.call('GET', KEYS[1]) or now)
+-- What is more than two full allowances ahead was written before the clock was set back.
+full = math.min(full, now + 2 * burst * each)
 full = math.max(now, math.max(now, full) + tonumber(ARGV[3]) * each)
 local room = math.floor((burst * each - (full - now)) / each)
 local lent = math.max(0, math.min(tonumber(ARGV[4]), room))

@@ -128,6 +128,22 @@ async fn share_of_a_lost_replica_comes_back() {
 }
 
 #[tokio::test]
+async fn share_from_before_the_clock_was_set_back_is_over() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let mut one = Replica::start(&client, 1);
+    one.hold(SLICE);
+    let key = eventually("the share is told", async || told(&client).await?.pop()).await;
+    let (seconds, _): (u64, u64) = ask(&client, &["TIME"]).await;
+    let share = format!("{MOST} {}000", seconds + 86_400);
+    ask::<()>(&client, &["HSET", &key, "lost", &share]).await;
+    assert_eq!(one.fill().await, MOST);
+    let left: Option<String> = ask(&client, &["HGET", &key, "lost"]).await;
+    assert_eq!(left, None);
+}
+
+#[tokio::test]
 async fn thing_larger_than_a_slice_waits_for_the_others_share() {
     let Some((_server, client)) = redis().await else {
         return;

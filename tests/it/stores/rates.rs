@@ -96,6 +96,21 @@ async fn allowance_that_is_given_back_whole_is_full() {
 }
 
 #[tokio::test]
+async fn clock_that_is_set_back_uses_up_no_allowance() {
+    const SCRIPT: &str = include_str!("../../../src/store/rates/borrow.lua");
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let (seconds, _): (u64, u64) = ask(&client, &["TIME"]).await;
+    let tomorrow = format!("{}000000", seconds + 86_400);
+    ask::<()>(&client, &["SET", "rate", &tomorrow, "EX", "86400"]).await;
+    // A request in a second, 20 of them at once.
+    let words = ["EVAL", SCRIPT, "1", "rate", "1000000", "20", "0", "1"];
+    let (lent, wait): (u32, u64) = ask(&client, &words).await;
+    assert!(lent == 0 && wait <= 21_000_000, "{lent}, {wait}");
+}
+
+#[tokio::test]
 async fn slice_is_served_without_a_wait_and_a_burst_soon() {
     let Some((_server, client)) = redis().await else {
         return;
