@@ -189,15 +189,17 @@ impl Session {
             session: self.key,
             stream: number,
         };
-        self.events.note_calls(key, ids, request);
         let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
         forget_finished(&mut streams);
         streams.insert(number, Arc::clone(&stream));
-        drop(streams);
         if self.closed.is_cancelled() {
             stream.close();
+        } else {
+            // Under the lock, which `end` takes before it forgets the log of the session: a later note would stay for ever.
+            self.events.note_calls(key, ids, request);
         }
+        drop(streams);
         // A priming event: an id to resume from before the first message. Spec: SPEC T-26.
         if self.revision >= Revision::V2025_11_25 {
             stream.prime();
