@@ -264,6 +264,32 @@ async fn stopped_replica_says_that_its_sessions_are_over() {
 }
 
 #[tokio::test]
+async fn full_store_takes_what_replaces_a_record() {
+    for leaves_record in [true, false] {
+        let Some((_server, client)) = redis().await else {
+            return;
+        };
+        let one = replica(&client, &sealer(), LIFE);
+        one.track(&Source::of(owner(1, 0), record()));
+        one.has_record(&record()).await;
+        ask::<()>(&client, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        assert!(one.writer.give_up(SESSION, owner(1, 0)).await.unwrap());
+        one.writer.leave(SESSION);
+        let given_up = owner(1, 0).given_up().unwrap();
+        let adopted = one.records.adopt_given_up(SESSION, given_up, 2).await;
+        let is_adopted = matches!(adopted, Ok(Adoption::Adopted { .. }));
+        assert!(is_adopted, "{adopted:?}");
+        one.writer.end_adopted(SESSION, owner(2, 2), leaves_record);
+        let over = if leaves_record {
+            RecordState::Over
+        } else {
+            removed(3)
+        };
+        one.is(&over).await;
+    }
+}
+
+#[tokio::test]
 async fn one_replica_gets_a_claimed_session() {
     let Some((_server, client)) = redis().await else {
         return;

@@ -16,8 +16,9 @@ end
 local time = redis.call('TIME')
 local is_late = time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[4])
 if string.sub(value, 2, 7) == ARGV[1] and string.byte(value, 12) == 0 and not is_late then
-  redis.call('SETRANGE', KEYS[1], 1, ARGV[2])
+  -- This is allowed in a full Redis, and so is every write of a script after the first one.
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
+  redis.call('SETRANGE', KEYS[1], 1, ARGV[2])
   value = redis.call('GET', KEYS[1])
 end
 return value

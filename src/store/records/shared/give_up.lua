@@ -19,6 +19,8 @@ if #head == 12 then
     return -1
   end
   highest = math.max(highest, (struct.unpack('>I4', head, 8)))
+  -- This is allowed in a full Redis, and so is every write of a script after the first one.
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
 local value = '\1' .. ARGV[2] .. struct.pack('>I4', highest) .. '\0' .. ARGV[5]
 redis.call('SET', KEYS[1], value, 'PX', ARGV[4])
