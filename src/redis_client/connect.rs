@@ -59,20 +59,24 @@ impl fmt::Debug for RedisLink {
 #[derive(Debug)]
 pub(super) struct RedisConnector {
     config: RedisConfig,
-    certificates: Option<TlsCertificates>,
 }
 
 impl RedisConnector {
-    /// Reads the certificates.
+    /// Whether the certificates can be read is found out here.
     ///
     /// # Errors
     /// A file cannot be read.
     pub(super) fn new(config: &RedisConfig) -> Result<Self, RedisFailure> {
-        let certificates = config.tls.then(|| certificates(config));
-        Ok(Self {
-            config: config.clone(),
-            certificates: certificates.transpose()?,
-        })
+        let config = config.clone();
+        let connector = Self { config };
+        drop(connector.certificates()?);
+        Ok(connector)
+    }
+
+    /// The certificates for one connection, with TLS. Read each time: they may have been renewed since the start.
+    fn certificates(&self) -> Result<Option<TlsCertificates>, RedisFailure> {
+        let read = self.config.tls.then(|| read_certificates(&self.config));
+        read.transpose()
     }
 
     /// Host and port of each configured node, for log lines.
@@ -167,8 +171,8 @@ impl RedisConnector {
         settings: RedisConnectionInfo,
     ) -> Result<MultiplexedConnection, RedisFailure> {
         let info = self.address(host, port)?.set_redis_settings(settings);
-        let client = match &self.certificates {
-            Some(certificates) => Client::build_with_tls(info, certificates.clone())?,
+        let client = match self.certificates()? {
+            Some(certificates) => Client::build_with_tls(info, certificates)?,
             None => Client::open(info)?,
         };
         // Answers have a deadline of ours, after which the connection is replaced.
@@ -215,8 +219,8 @@ impl RedisConnector {
         if let Some(password) = &self.config.password {
             builder = builder.password(password.expose());
         }
-        if let Some(certificates) = &self.certificates {
-            builder = builder.certs(certificates.clone());
+        if let Some(certificates) = self.certificates()? {
+            builder = builder.certs(certificates);
         }
         Ok(builder.build()?)
     }
@@ -238,7 +242,7 @@ pub(super) async fn masters(link: &mut ClusterConnection) -> Vec<ServerInfo> {
 }
 
 /// The certificates that `cluster.redis` names.
-fn certificates(config: &RedisConfig) -> Result<TlsCertificates, RedisFailure> {
+fn read_certificates(config: &RedisConfig) -> Result<TlsCertificates, RedisFailure> {
     let root_cert = config.ca.as_deref().map(read).transpose()?;
     let identity = config.identity.as_ref().map(|(cert, key)| {
         Ok::<_, RedisFailure>(ClientTlsConfig {
@@ -258,4 +262,28 @@ fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, RedisFailure> {
         path: PathBuf::from(path),
         error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::redis_url;
+
+    #[test]
+    fn renewed_certificates_are_read_for_a_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = dir.path().join("ca.pem");
+        std::fs::write(&ca, "former").unwrap();
+        let config = RedisConfig {
+            ca: Some(ca.clone()),
+            ..redis_url::parse("rediss://127.0.0.1:6379").unwrap()
+        };
+        let connector = RedisConnector::new(&config).unwrap();
+        std::fs::write(&ca, "renewed").unwrap();
+        let read = connector.certificates().unwrap().unwrap();
+        assert_eq!(read.root_cert.unwrap(), b"renewed");
+        std::fs::remove_file(&ca).unwrap();
+        let gone = connector.certificates();
+        assert!(matches!(gone, Err(RedisFailure::File { .. })));
+    }
 }
