@@ -221,17 +221,16 @@ impl StreamReader {
         let newest = self.taken.last().map_or(0, |event| event.seq);
         let stream = &self.stream;
         let durability = ready!(stream.store.poll_durable(stream.key, newest, cx));
+        if durability == Durability::Fenced {
+            // Its client comes back, and is led to the owner. That may be this replica again: `taken` stays unread.
+            return Poll::Ready(ReaderStep::Finished);
+        }
         let mut events = std::mem::take(&mut self.taken);
-        match durability {
-            Durability::Durable => {}
-            Durability::Unlogged => {
-                COUNTERS.events_unlogged.add(events.len() as u64);
-                for event in &mut events {
-                    event.seq = 0;
-                }
+        if durability == Durability::Unlogged {
+            COUNTERS.events_unlogged.add(events.len() as u64);
+            for event in &mut events {
+                event.seq = 0;
             }
-            // Its client comes back, and is led to the owner.
-            Durability::Fenced => return Poll::Ready(ReaderStep::Finished),
         }
         Poll::Ready(ReaderStep::Events(events))
     }

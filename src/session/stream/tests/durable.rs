@@ -83,4 +83,9 @@ async fn fenced_stream_ends_without_its_events() {
     assert_eq!(read(&mut reader), None);
     store.fenced.store(true, Ordering::SeqCst);
     assert_eq!(read(&mut reader), Some(ReaderStep::Finished));
+    drop(reader);
+    store.fenced.store(false, Ordering::SeqCst);
+    store.acknowledge(1);
+    let mut next = stream.attach();
+    assert_eq!(texts(read(&mut next)), ["1"], "the session has stayed");
 }
