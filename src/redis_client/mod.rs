@@ -35,6 +35,9 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, redis_command_ended};
 /// Commands under way at once; more are refused.
 pub const MAX_COMMANDS: usize = 4096;
 
+/// Operations that keep the lease of this replica. One is under way at a time, and is sent beside [`MAX_COMMANDS`] others.
+const OF_LEASE: [&str; 2] = ["heartbeat", "leave"];
+
 /// Connects once: the policy by which Redis evicts keys when its memory is full; `None` where it evicts none.
 ///
 /// # Errors
@@ -100,7 +103,7 @@ impl RedisClient {
         command: &Cmd,
     ) -> Result<T, RedisFailure> {
         let started = Instant::now();
-        let result = self.sent(command).await;
+        let result = self.sent(operation, command).await;
         let outcome = result.as_ref().err().map_or("ok", RedisFailure::word);
         redis_command_ended(operation, outcome, started.elapsed());
         result
@@ -130,9 +133,16 @@ impl RedisClient {
         }
     }
 
-    async fn sent<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisFailure> {
+    async fn sent<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<T, RedisFailure> {
         let (number, mut link) = self.0.present().ok_or(RedisFailure::NotConnected)?;
-        let _permit = self.0.permit().ok_or(RedisFailure::TooManyCommands)?;
+        let permit = self.0.permit();
+        if permit.is_none() && !OF_LEASE.contains(&operation) {
+            return Err(RedisFailure::TooManyCommands);
+        }
         let _under_way = GAUGES.redis_commands.enter();
         COUNTERS.redis_sent.add(traffic::of_command(command) as u64);
         let answer = async {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use drawbridge::config::{RedisConfig, RedisTopology};
-use drawbridge::redis_client::{ANSWER_WITHIN, RedisClient, RedisFailure, RedisScript, cmd};
+use drawbridge::redis_client::{
+    ANSWER_WITHIN, MAX_COMMANDS, RedisClient, RedisFailure, RedisScript, cmd,
+};
 use drawbridge::secret::Secret;
 use rustix::process::Signal;
 
@@ -52,6 +54,29 @@ async fn refused_command_keeps_the_connection() {
     );
     assert!(client.is_connected());
     assert_eq!(client.server().borrow().connects, 1);
+}
+
+#[tokio::test]
+async fn heartbeat_is_sent_beside_too_many_commands() {
+    let Some(server) = redis::server(&[]).await else {
+        return;
+    };
+    let client = server.client().await;
+    server.signal(Signal::STOP);
+    let mut under_way = Vec::new();
+    for _ in 0..MAX_COMMANDS {
+        let mut command = Box::pin(get(&client, "a"));
+        assert!(futures_util::poll!(&mut command).is_pending());
+        under_way.push(command);
+    }
+    let refused = get(&client, "a").await;
+    assert!(
+        matches!(refused, Err(RedisFailure::TooManyCommands)),
+        "{refused:?}"
+    );
+    let script = RedisScript::new("return 1");
+    let sent = client.script::<i64>("heartbeat", &script, &[], &[]).await;
+    assert!(matches!(sent, Err(RedisFailure::Silent)), "{sent:?}");
 }
 
 #[tokio::test]
