@@ -78,10 +78,8 @@ impl FenceKeeper {
             (_, FenceReason::Lapsed) => self.fence.open_until(Duration::ZERO),
             // A peer that was not asked may have reached Redis all the time.
             (FenceReason::Outage, FenceReason::Lease) => {
-                let check = Arc::clone(&self.check);
-                self.tasks.spawn_service(async move {
-                    check.give_up_adopted().await;
-                });
+                let (check, pause) = (Arc::clone(&self.check), self.membership.length() / LOOKS);
+                self.tasks.spawn_service(give_up_adopted(check, pause));
             }
             _ => {}
         }
@@ -160,6 +158,14 @@ impl FenceKeeper {
     }
 }
 
+/// Gives up the sessions that another replica owns, as soon as that can be found out: Redis may fail once more right after
+/// an outage.
+async fn give_up_adopted(check: Arc<dyn SessionCheck>, pause: Duration) {
+    while !check.give_up_adopted().await {
+        sleep(pause).await;
+    }
+}
+
 /// Whether a peer can adopt sessions of this replica, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PeerWord {
@@ -228,6 +234,8 @@ fn tell(before: FenceReason, now: FenceReason) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     const LENGTH: Duration = Duration::from_secs(5);
@@ -248,6 +256,24 @@ mod tests {
         let (fence, now) = (Fence::closed(), boot_time());
         fence.open_until(now + Duration::from_mins(1));
         (fence, now.saturating_sub(LENGTH), now)
+    }
+
+    /// A store that answers the third question only.
+    #[derive(Debug, Default)]
+    struct LateAnswer(AtomicUsize);
+
+    impl SessionCheck for LateAnswer {
+        fn give_up_adopted(&self) -> BoxFuture<'_, bool> {
+            let asked = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+            Box::pin(std::future::ready(asked == 3))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn check_after_an_outage_is_repeated_until_answered() {
+        let check = Arc::new(LateAnswer::default());
+        give_up_adopted(Arc::clone(&check) as _, LENGTH).await;
+        assert_eq!(check.0.load(Ordering::Relaxed), 3);
     }
 
     #[test]
