@@ -132,7 +132,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Some(process::GUARDIAN) => return process::guardian(args.into_iter().skip(2)),
         _ => {}
     }
-    match Cli::try_parse_from(args) {
+    let code = match Cli::try_parse_from(args) {
         Ok(cli) => match cli.command {
             // The environment may name a file all the same.
             Command::Check {
@@ -153,10 +153,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::DemoUpstream => demo_upstream(),
         },
         Err(refusal) => {
-            drop(refusal.print());
+            out::note(refusal.print());
             ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2))
         }
-    }
+    };
+    out::exit_code(code)
 }
 
 fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {

@@ -66,7 +66,7 @@ pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
         };
         let written = write!(screen, "{clear}{text}").and_then(|()| screen.flush());
         if written.is_err() {
-            // Who read it has gone.
+            out::note(written);
             return ExitCode::SUCCESS;
         }
         thread::sleep(PAUSE);

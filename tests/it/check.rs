@@ -1,6 +1,7 @@
 //! Output and exit codes of `drawbridge check`.
 
-use std::process::Output;
+use std::fs::File;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use tokio::process::Command;
@@ -137,4 +138,32 @@ async fn directory_of_the_database_is_missed_before_the_start() {
     // Without accounts no database is made.
     let output = check(&format!("{database}command = \"sh\"\n"), &["--strict"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+/// Runs the program with these arguments and this standard output.
+async fn run_into(out: impl Into<Stdio>, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+    program.args(arguments).stdout(out).stderr(Stdio::piped());
+    program.spawn().unwrap().wait_with_output().await.unwrap()
+}
+
+#[tokio::test]
+async fn full_disk_does_not_look_like_a_written_report() {
+    for arguments in [&["check", "--reference"][..], &["--version"][..]] {
+        let output = run_into(File::create("/dev/full").unwrap(), arguments).await;
+        assert!(
+            said(&output).contains("standard output cannot be written"),
+            "{output:?}"
+        );
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}
+
+#[tokio::test]
+async fn reader_that_has_seen_enough_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = run_into(writer, &["check", "--reference"]).await;
+    assert_eq!(said(&output), "");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
