@@ -211,18 +211,19 @@ impl FieldWriter<'_> {
             if secret {
                 text.push_str(MASK);
             } else {
-                put_fit(text, look, value);
+                put_fit(text, look, name, value);
             }
         });
     }
 }
 
-/// Appends what others chose: cut, masked where it looks like a secret, escaped.
-fn put_fit(into: &mut String, look: LineFormat, value: &str) {
+/// Appends what others chose: cut, masked where it looks like a secret, escaped. The message is a sentence, without marks.
+fn put_fit(into: &mut String, look: LineFormat, name: &str, value: &str) {
     let safe = redact(cut(value, MAX_VALUE_BYTES));
     match look {
         LineFormat::Json => escape::json(into, &safe),
-        LineFormat::Text | LineFormat::Coloured => escape::terminal(into, &safe),
+        _ if name == "message" => escape::terminal(into, &safe),
+        LineFormat::Text | LineFormat::Coloured => escape::value(into, &safe),
     }
 }
 
@@ -280,7 +281,7 @@ impl RecordFields for FieldWriter<'_> {
             if is_harmless(value) && value.len() <= MAX_VALUE_BYTES {
                 text.push_str(value);
             } else {
-                put_fit(text, look, value);
+                put_fit(text, look, name, value);
             }
         });
     }
@@ -289,7 +290,7 @@ impl RecordFields for FieldWriter<'_> {
         let look = self.look;
         let fit = value.fit(|text| {
             let mut fit = String::new();
-            put_fit(&mut fit, look, text);
+            put_fit(&mut fit, look, name, text);
             fit
         });
         self.quoted(name, |text, _| text.push_str(fit));
@@ -387,6 +388,29 @@ mod tests {
         assert_eq!(line.matches('\n').count(), 1);
         assert!(!line.contains('\u{1b}'));
         assert!(line.starts_with("2026-11-21T09:00:00.123Z INFO "));
+    }
+
+    #[test]
+    fn no_part_of_a_value_can_be_taken_for_another_field() {
+        let shown = |name: &str| {
+            let line = collect(LineFormat::Text, || {
+                tracing::info!(name, ok = true, "a=b c");
+            });
+            let (_, shown) = line.split_once("INFO  ").unwrap();
+            let (_, shown) = shown.split_once(": ").unwrap();
+            shown.to_owned()
+        };
+        for (name, value) in [
+            ("read", "read"),
+            (r"a\b", r"a\b"),
+            ("x ok=false", r#""x ok=false""#),
+            ("x\u{a0}ok", "\"x\u{a0}ok\""),
+            ("a=b", r#""a=b""#),
+            (r#"x\" ok=false"#, r#""x\\\" ok=false""#),
+            ("a\nb", r#""a\nb""#),
+        ] {
+            assert_eq!(shown(name), format!("a=b c name={value} ok=true\n"));
+        }
     }
 
     #[test]
