@@ -113,12 +113,15 @@ impl<E> WatchedExporter<E> {
 fn remedy(error: &str) -> &'static str {
     let is = |status: &str| error.ends_with(&format!("status code: {status}"));
     if error.contains("network error") {
-        "look whether the collector runs at `telemetry.otlp_endpoint`, can be reached from here (HTTPS_PROXY, NO_PROXY), \
-         and has a certificate that this machine trusts: curl -v shows it"
+        "look whether the collector runs at `telemetry.otlp_endpoint`, can be reached from here (HTTPS_PROXY, HTTP_PROXY, \
+         NO_PROXY), and has a certificate that this machine trusts: curl -v shows it"
     } else if is("401") || is("403") {
         "give the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS"
     } else if is("404") || is("405") {
         "correct `telemetry.otlp_endpoint`: the base URL of a collector that takes OTLP over HTTP, on port 4318 mostly"
+    } else if error.contains("status code: 3") {
+        "name in `telemetry.otlp_endpoint` the address that the collector redirects to, which curl -i shows: a redirection \
+         from http is not followed"
     } else {
         "look into the log of the collector"
     }
@@ -202,6 +205,7 @@ mod tests {
                 "HTTP export failed with status code: 404",
                 "telemetry.otlp_endpoint",
             ),
+            ("HTTP export failed with status code: 308", "redirects to"),
             (
                 "HTTP export failed with status code: 500",
                 "log of the collector",

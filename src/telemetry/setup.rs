@@ -338,6 +338,13 @@ fn signal_url(endpoint: &Url, signal: &str) -> String {
     format!("{}/v1/{signal}", endpoint.as_str().trim_end_matches('/'))
 }
 
+/// Whether a proxy of `environment` that `http` URLs may go through is itself reached by HTTPS.
+fn has_https_proxy(environment: impl Fn(&str) -> Option<String>) -> bool {
+    let names = ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    let mut proxies = names.into_iter().filter_map(environment);
+    proxies.any(|proxy| proxy.to_ascii_lowercase().starts_with("https:"))
+}
+
 /// Builds the exporters of traces, metrics and logs. They share one HTTP client, which takes a thread and reads the
 /// certificates of the system.
 struct Exporters<'a> {
@@ -348,7 +355,7 @@ struct Exporters<'a> {
 impl<'a> Exporters<'a> {
     fn new(endpoint: &'a Url) -> Result<Self, TelemetryError> {
         let mut builder = Client::builder().timeout(EXPORT_TIMEOUT);
-        if endpoint.scheme() == "http" {
+        if endpoint.scheme() == "http" && !has_https_proxy(process_environment) {
             // Reading the certificates takes most of the time of a start. A redirection could lead to HTTPS, which needs them.
             builder = builder.tls_certs_only([]).redirect(Policy::none());
         }

@@ -197,6 +197,18 @@ async fn all_three_signals_reach_the_collector_without_secrets() {
 }
 
 #[test]
+fn certificates_are_read_for_a_proxy_that_is_reached_by_https() {
+    let has = |set: &'static str, proxy: &'static str| {
+        has_https_proxy(|name| (name == set).then(|| proxy.to_owned()))
+    };
+    assert!(has("http_proxy", "https://proxy.test:3128"));
+    assert!(has("ALL_PROXY", "HTTPS://u:p@proxy.test"));
+    assert!(!has("http_proxy", "proxy.test:3128"));
+    // Not for a collector by `http`.
+    assert!(!has("HTTPS_PROXY", "https://proxy.test"));
+}
+
+#[test]
 fn a_dead_collector_does_not_hold_up_the_end() {
     if !is_own_process("a_dead_collector_does_not_hold_up_the_end") {
         return;
