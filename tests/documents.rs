@@ -130,6 +130,7 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
         "drawbridge_redis_",
         "drawbridge_grants",
         "drawbridge_consents_",
+        "drawbridge_exports_",
     ] {
         let all = known
             .iter()
