@@ -85,6 +85,8 @@ fn severity(level: Level) -> (Severity, &'static str) {
     }
 }
 
+/// Values keep control characters and marks of direction: each is a value of its own here, as it is to a reader of the JSON
+/// lines. Escaping is for text that is shown as it comes.
 struct RecordAttributes<'a, R>(&'a mut R);
 
 impl<R: LogRecord> RecordAttributes<'_, R> {
