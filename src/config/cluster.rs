@@ -148,7 +148,8 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
         }
         (None, None) => None,
         _ => {
-            t.error("", "`cert` and `key` belong together", None);
+            let hint = Some("name both files, or neither");
+            t.error("", "`cert` and `key` belong together", hint);
             None
         }
     };

@@ -17,13 +17,17 @@ use serde_json::value::RawValue;
 
 use super::entry::BESIDE;
 use super::reader::ConfigSection;
+use super::report::join;
 use crate::secret::Secret;
 
 /// Reads the key `name`, the path of a PEM file; empty where it is missing, which is reported.
 pub(super) fn required_pem(t: &mut ConfigSection<'_>, name: &'static str) -> PathBuf {
     let path = t.key(name, "PEM file.").path("");
     path.unwrap_or_else(|| {
-        t.error(name, "is required: a PEM file", None);
+        // A value that cannot be read was reported there.
+        if !t.report.is_wrong(&join(&t.path, name)) {
+            t.error(name, "is required: a PEM file", None);
+        }
         PathBuf::new()
     })
 }

@@ -77,7 +77,7 @@ fn empty_passwords_of_redis_count_as_missing() {
 #[case::no_url(format!("redis = {{ password = \"hunter2\" }}\n{SECRET}"), "cluster.redis.url: is required")]
 #[case::other_scheme(format!("redis = \"http://hunter2@h\"\n{SECRET}"), "cluster.redis: expected redis://")]
 #[case::plain_with_ca(format!("redis = {{ url = \"redis://h\", ca = \"gone.pem\" }}\n{SECRET}"), "begin `url` with rediss")]
-#[case::half_identity(format!("redis = {{ url = \"rediss://h\", key = \"gone.pem\" }}\n{SECRET}"), "belong together")]
+#[case::half_identity(format!("redis = {{ url = \"rediss://h\", key = \"gone.pem\" }}\n{SECRET}"), "name both files")]
 #[case::sentinel_password(format!("redis = {{ url = \"redis://h\", sentinel_password = \"hunter2\" }}\n{SECRET}"), "is for redis+sentinel:// only")]
 #[case::no_trust(REDIS.to_owned(), "cluster: needs `secret` or `tls`")]
 #[case::short_secret(format!("{REDIS}secret = \"hunter2\"\n"), "is shorter than 32 bytes")]
@@ -91,6 +91,15 @@ fn mistake_is_refused_without_its_secrets(#[case] lines: String, #[case] said: &
     let text = refusal(&lines);
     assert!(text.contains(said), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn variable_that_is_not_set_is_the_only_mistake_of_its_key() {
+    let tls = "tls = { ca = \"gone.pem\", cert = \"${GONE}\", key = \"gone.pem\" }\n";
+    let text = refusal(&format!("{REDIS}{tls}"));
+    let said = "cluster.tls.cert: environment variable GONE is not set";
+    assert!(text.contains(said), "{text}");
+    assert!(!text.contains("is required"), "{text}");
 }
 
 #[test]
