@@ -317,6 +317,7 @@ pub(super) fn read_text<T>(
 ) -> Option<T> {
     let Some(raw) = value.get_ref().as_str() else {
         let hint = match kind {
+            "address and port" => Some("as in \"127.0.0.1:8080\""),
             "size" => Some("with its unit, as in \"4MiB\""),
             "rate" => Some("a number per s, m or h, as in \"100/s\""),
             kind if kind.starts_with("duration") => {
@@ -324,6 +325,8 @@ pub(super) fn read_text<T>(
             }
             _ => None,
         };
+        // Without what the reference says of its range.
+        let kind = kind.split(',').next().unwrap_or(kind);
         report.error(
             path,
             format!("expected {kind} in quotes, found {}", found(value)),

@@ -42,6 +42,18 @@ use super::{OAUTH, OPEN, assert_refused};
     "\"10 seconds\"",
     "such as \"10s\""
 )]
+#[case::duration_without_a_unit(
+    "[server]\ndrain = 10",
+    "6:9: server.drain: ",
+    "expected duration in quotes, found a whole number",
+    "as in \"10s\""
+)]
+#[case::port_without_an_address(
+    "[server]\nlisten = 8080",
+    "6:10: server.listen: ",
+    "expected address and port in quotes",
+    "as in \"127.0.0.1:8080\""
+)]
 #[case::no_duration_at_all(
     "[server]\nheader_timeout = \"0s\"",
     "6:18: server.header_timeout: ",
