@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use super::{OAUTH, OPEN, assert_refused};
+use super::{OAUTH, OPEN, assert_refused, errors};
 
 // Columns: lines added to a valid file, the place, the cause, the remedy.
 #[rstest]
@@ -201,4 +201,14 @@ fn a_mistake_with_oauth_is_refused(
     #[case] remedy: &str,
 ) {
     assert_refused(text, place, cause, remedy);
+}
+
+#[test]
+fn url_that_nobody_wrote_is_no_second_mistake() {
+    for listen in ["192.0.2.1:80", "0.0.0.0:80"] {
+        let said = errors(&format!("{OPEN}[server]\nlisten = \"{listen}\"\n"));
+        let all = said.concat();
+        assert!(all.contains("must be a loopback address"), "{said:#?}");
+        assert!(!all.contains("must be a loopback URL"), "{said:#?}");
+    }
 }
