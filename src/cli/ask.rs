@@ -59,7 +59,10 @@ pub(super) enum AdminRequestError {
     NoPort,
     #[error("{}: {error}", .file.display())]
     TokenFile { file: PathBuf, error: io::Error },
-    #[error("no answer from {address}: {error}")]
+    #[error(
+        "no answer from {address}: {error}\n    start the gateway, or name its admin port: --admin URL, or --config FILE with \
+         its [admin]"
+    )]
     Unreachable { address: String, error: io::Error },
     #[error("{address} answers, but not as the admin port of a gateway does: {what}")]
     Strange { address: String, what: &'static str },
@@ -86,9 +89,12 @@ impl AdminAddress {
 
 /// Reads `--admin`.
 fn admin_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    let wrong = |_| "expected a URL such as http://127.0.0.1:9090".to_owned();
+    let url = Url::parse(text).map_err(wrong)?;
     if url.scheme() != "http" {
-        return Err("must begin with http://, which the admin port speaks".to_owned());
+        let what =
+            "must begin with http://, which the admin port speaks, as in http://127.0.0.1:9090";
+        return Err(what.to_owned());
     }
     if !matches!(url.path(), "" | "/") || url.query().is_some() {
         return Err("must be scheme, host and port alone".to_owned());
@@ -256,6 +262,8 @@ mod tests {
     }
 
     #[rstest]
+    #[case("127.0.0.1:9090", "such as http://")]
+    #[case("localhost:9090", "as in http://")]
     #[case("https://127.0.0.1:9090", "http://")]
     #[case("http://127.0.0.1:9090/status", "alone")]
     #[case("http://127.0.0.1:9090?format=text", "alone")]
