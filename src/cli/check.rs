@@ -15,6 +15,7 @@ use crate::config::{self, AccountKind, AuthMode, CarrierConfig, Config, ConfigPr
 use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
 use crate::status::AskedOnce;
+use crate::telemetry::chain::chain;
 
 /// How a configuration is judged.
 #[derive(Debug, Clone, Copy, Args)]
@@ -105,7 +106,7 @@ fn ask(config: Config, how: CheckOptions, log: &LogOptions) -> Result<Option<Ask
     let complaint = match asking::ask(config, log.given().is_some()) {
         Ok(ProbeOutcome::Asked(asked)) => return Ok(Some(asked)),
         Ok(ProbeOutcome::Stopped(signal)) => format!("{signal} came before all were asked"),
-        Err(error) => format!("{error:#}"),
+        Err(error) => chain(error.as_ref()),
     };
     out::complain(&format!("error: {complaint}"));
     Err(ExitCode::FAILURE)

@@ -20,6 +20,7 @@ use crate::app::durable::DurableError;
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, ConfigProblem, LogLevels};
 use crate::process;
+use crate::telemetry::chain::chain;
 
 /// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
 const BAD_CONFIG: u8 = 78;
@@ -173,7 +174,7 @@ fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {
     match crate::app::run(config, name.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            out::complain(&format!("error: {error:#}"));
+            out::complain(&format!("error: {}", chain(error.as_ref())));
             let durable = error.downcast_ref::<DurableError>();
             if durable.is_some_and(DurableError::is_configuration) {
                 return ExitCode::from(BAD_CONFIG);

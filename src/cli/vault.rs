@@ -16,6 +16,7 @@ use crate::database::{DatabaseError, MigrationResult};
 use crate::process::HostEnvironment;
 use crate::runtime::workers;
 use crate::status::TextTable;
+use crate::telemetry::chain::chain;
 use crate::vault::{GrantListing, GrantState, Vault};
 
 /// Fewest hexadecimal digits that name a principal: those of access lines.
@@ -316,9 +317,12 @@ fn with_config(
     match runtime.block_on(work(&config, &HostEnvironment::current())) {
         Ok(code) => code,
         Err(error) => {
-            let is_configuration = error.is_configuration();
-            out::complain(&format!("error: {:#}", anyhow::Error::from(error)));
-            ExitCode::from(if is_configuration { BAD_CONFIG } else { 1 })
+            out::complain(&format!("error: {}", chain(&error)));
+            ExitCode::from(if error.is_configuration() {
+                BAD_CONFIG
+            } else {
+                1
+            })
         }
     }
 }

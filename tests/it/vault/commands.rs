@@ -222,3 +222,17 @@ async fn unmigrated_postgres_ends_the_start_with_78() {
     let listed = machine.says(&["vault", "list"]).await;
     assert!(listed.contains("PRINCIPAL"), "{listed}");
 }
+
+#[tokio::test]
+async fn why_a_database_does_not_answer_is_said_once() {
+    let keys = format!(
+        "[keys]\nvault = [{{ id = \"k1\", key = \"{}\" }}]\n",
+        "k".repeat(32)
+    );
+    let database = "[database]\nurl = \"postgres://127.0.0.1:1/a\"\n";
+    let machine = Machine::new(&format!("{keys}{database}"));
+    let output = machine.run(&["migrate"]).await;
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("refused").count(), 1, "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}
