@@ -127,11 +127,14 @@ fn remedy(error: &str) -> &'static str {
     }
 }
 
-/// Whether an SDK event reports a failed batch, which [`WatchedExporter`] already logs per signal.
+/// Whether an SDK event reports a failed batch, which [`WatchedExporter`] already logs per signal, or that a line about the
+/// last export came after it.
 pub(super) fn is_repetition(event: &Metadata<'_>) -> bool {
     let name = event.name();
     event.target().starts_with("opentelemetry")
-        && (name.ends_with(".ExportError") || name.starts_with("Export.Failed."))
+        && (name.ends_with(".ExportError")
+            || name.ends_with(".Emit.AfterShutdown")
+            || name.starts_with("Export.Failed."))
 }
 
 impl<E: LogExporter> LogExporter for WatchedExporter<E> {

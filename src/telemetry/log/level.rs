@@ -137,6 +137,7 @@ mod tests {
             .with(Count(Arc::clone(&count)));
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(name: "BatchSpanProcessor.ExportError", target: "opentelemetry_sdk", "x");
+            tracing::warn!(name: "BatchLogProcessor.Emit.AfterShutdown", target: "opentelemetry_sdk", "x");
             tracing::warn!(name: "Other", target: "opentelemetry_sdk", "x");
         });
         assert_eq!(count.load(Ordering::Relaxed), 1);
