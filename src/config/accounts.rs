@@ -162,7 +162,7 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
         .optional("drawbridge");
     let is_user = kind == Some(AccountKind::User);
     // For kind `user` the client may be a public one, without secret or key.
-    let client_key = client_key(s, !is_user);
+    let client_key = client_key(s, kind.is_some() && !is_user);
     let is_wrong = s.report.is_wrong(&join(&s.path, "client_id"));
     if client_id.is_none() && !is_wrong && !s.is_recording() {
         if kind.is_some_and(|kind| kind != AccountKind::User) {

@@ -51,6 +51,15 @@ fn a_mistake_is_refused(
     assert_refused_at(&account(keys), &key, &[cause, remedy]);
 }
 
+// What else is needed depends on the kind.
+#[test]
+fn kind_that_is_not_known_is_the_only_mistake() {
+    for keys in ["", "kind = \"oauth\""] {
+        let said = super::errors(&account(keys));
+        assert_eq!(said.len(), 1, "{said:#?}");
+    }
+}
+
 #[test]
 fn a_header_is_set_in_one_place() {
     let text = account(WHOLE).replace(
