@@ -168,7 +168,7 @@ impl<'r> DeclaredKey<'r> {
         let Some(items) = value.get_ref().as_array() else {
             self.error(
                 format!("expected a list of tables, found {}", found(value)),
-                None,
+                Some(&format!("write {} = [{{ … }}]", self.name)),
             );
             return Vec::new();
         };
@@ -188,7 +188,8 @@ impl<'r> DeclaredKey<'r> {
                 out.push(read);
             } else {
                 let what = format!("expected a table, found {}", found(item));
-                self.report.error(&path, what, None);
+                let hint = format!("write {} = [{{ … }}], with each one in braces", self.name);
+                self.report.error(&path, what, Some(&hint));
             }
         }
         out
@@ -220,7 +221,13 @@ impl<'r> DeclaredKey<'r> {
         let value = self.value?;
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.error(format!("expected a table, found {}", found(value)), None);
+            self.error(
+                format!("expected a table, found {}", found(value)),
+                Some(&format!(
+                    "write {} = {{ key = \"…\" }}, with its own keys",
+                    self.name
+                )),
+            );
         }
         table
     }

@@ -231,9 +231,13 @@ impl<'r> ConfigSection<'r> {
         let table = value.get_ref().as_table();
         if table.is_none() {
             let is_of_names = matches!(path, "upstreams" | "endpoints");
-            let hint = match path {
-                name if is_of_names => format!("write [{name}.<name>], with a name of your choice"),
-                _ => format!("write [{path}], and its keys below"),
+            let hint = match path
+                .strip_suffix(']')
+                .and_then(|path| path.rsplit_once('['))
+            {
+                Some((list, _)) => format!("write [[{list}]], and its keys below"),
+                None if is_of_names => format!("write [{path}.<name>], with a name of your choice"),
+                None => format!("write [{path}], and its keys below"),
             };
             let what = format!("expected a table, found {}", found(value));
             self.report.error(path, what, Some(&hint));

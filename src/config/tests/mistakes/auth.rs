@@ -22,6 +22,12 @@ use super::{OAUTH, assert_refused, read};
 #[case::issuer_with_a_blank(&OAUTH.replace(".com", ".com "), "5:10: auth.issuers[0].issuer: ", "may not have blanks or line breaks", "write the `issuer` of its own metadata, such")]
 #[case::issuer_with_credentials(&OAUTH.replace("https://auth", "https://me:hunter2@auth"), "5:10: auth.issuers[0].issuer: ", "may not hold credentials", "write the `issuer` of its own metadata, such")]
 #[case::issuer_with_fragment(&OAUTH.replace(".com", ".com#x"), "5:10: auth.issuers[0].issuer: ", "may not have a query or a fragment", "write the `issuer` of its own metadata, such")]
+#[case::issuers_as_text(
+    "[auth]\nmode = \"oauth\"\nissuers = [\"https://a.example\"]\n[upstreams.a]\ncommand = \"x\"",
+    "3:12: auth.issuers[0]: ",
+    "expected a table, found text",
+    "write [[auth.issuers]], and its keys below"
+)]
 #[case::no_issuer_name(&format!("{OAUTH}[[auth.issuers]]\naudiences = [\"x\"]\n"), "8:1: auth.issuers[1].issuer: ", "is required", "for example issuer =")]
 #[case::no_key_set(&OAUTH.replace(".com\"\n", ".com\"\njwks_file = \"gone.json\"\n"), "6:13: auth.issuers[0].jwks_file: ", "cannot be read: No such file", "begins at the directory of this file")]
 #[case::clear_question(&OAUTH.replace(".com\"\n", ".com\"\nintrospection = { endpoint = \"http://a.example/ask\", client_id = \"g\", client_secret = \"hunter2\" }\n"), "6:30: auth.issuers[0].introspection.endpoint: ", "must be https", "plain http is for loopback hosts only")]

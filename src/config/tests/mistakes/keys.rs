@@ -13,6 +13,12 @@ use crate::config::parse;
     "etc/gone: No such file",
     "begins at the directory of this file"
 )]
+#[case::key_as_text(
+    "[keys]\nseal = \"hunter2\"",
+    "6:8: keys.seal: ",
+    "expected a list of tables, found text",
+    "write seal = [{ … }]"
+)]
 #[case::short_key(
     "[keys]\nseal = [{ id = \"k1\", key = \"short\" }]",
     "6:9: keys.seal[0]: ",

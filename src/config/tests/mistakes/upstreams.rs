@@ -151,6 +151,12 @@ use super::{OPEN, assert_refused};
     "expected a table, found text",
     "write [upstreams.b], and its keys below"
 )]
+#[case::environment_as_text(
+    "[upstreams.b]\ncommand = \"x\"\nenv = \"A=b\"",
+    "7:7: upstreams.b.env: ",
+    "expected a table, found text",
+    "write env = { key = \"…\" }"
+)]
 #[case::list_of_numbers(
     "[upstreams.b]\ncommand = \"x\"\nargs = [1]",
     "7:9: upstreams.b.args[0]: ",
