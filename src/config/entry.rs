@@ -325,8 +325,7 @@ pub(super) fn read_text<T>(
             }
             _ => None,
         };
-        // Without what the reference says of its range.
-        let kind = kind.split(',').next().unwrap_or(kind);
+        let kind = kind.trim_end_matches(", may be zero");
         report.error(
             path,
             format!("expected {kind} in quotes, found {}", found(value)),
@@ -349,7 +348,8 @@ pub(super) fn read_text<T>(
             None
         }
         Err(what) => {
-            report.error(path, format!("{}: {what}", quote(raw)), None);
+            let hint = raw.contains("${").then_some("look at the variable's value");
+            report.error(path, format!("{}: {what}", quote(raw)), hint);
             None
         }
     }

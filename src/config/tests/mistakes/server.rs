@@ -54,6 +54,12 @@ use super::{OAUTH, OPEN, assert_refused, errors};
     "expected address and port in quotes",
     "as in \"127.0.0.1:8080\""
 )]
+#[case::empty_variable(
+    "[server]\nlisten = \"127.0.0.1:${EMPTY}\"",
+    "6:10: server.listen: ",
+    "\"127.0.0.1:${EMPTY}\": expected an IP address and a port",
+    "look at the variable's value"
+)]
 #[case::no_duration_at_all(
     "[server]\nheader_timeout = \"0s\"",
     "6:18: server.header_timeout: ",
