@@ -46,7 +46,7 @@ impl ClientNotifications {
     }
 
     /// Passes a notification on once the rate allows it and its upstreams have room, or drops it after
-    /// `limits.call_wait`. A cancellation never waits. Spec: SPEC C-10.
+    /// `limits.call_wait`. What is never dropped does not wait either. Spec: SPEC C-10, L-03.
     pub(super) async fn pass_on_when_due(
         &self,
         session: Arc<Session>,
@@ -57,7 +57,7 @@ impl ClientNotifications {
         // It needs no exchange: nothing stays of it.
         let due = due.and_then(OwedAdmission::claim);
         if let Some(due) = due
-            && message.method() != Some("notifications/cancelled")
+            && !is_never_dropped(&message)
             && !self.admission.pay_for_notification(&session, due).await
         {
             COUNTERS.messages_dropped.add(1);
@@ -71,4 +71,14 @@ impl ClientNotifications {
     fn until(&self) -> Instant {
         Instant::now() + self.admission.settings.limits.call_wait
     }
+}
+
+/// Whether a notification is taken above every bound: a cancellation ends work, and a client whose
+/// `notifications/initialized` is lost could never be asked.
+pub(super) fn is_never_dropped(message: &Message) -> bool {
+    let method = message.method();
+    matches!(
+        method,
+        Some("notifications/cancelled" | "notifications/initialized")
+    )
 }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::{BodyError, BodyReader, ReadStopped, collect, without_mark};
 use super::busy::RETRY_AFTER;
+use super::client_notifications::is_never_dropped;
 use super::listener::ConnectionPermit;
 use super::refused_body::{RefusedBody, too_large};
 use super::reply;
@@ -44,10 +45,9 @@ pub(super) fn over_budget(exhausted: BudgetExhausted) -> Fault {
 }
 
 /// Whether a message in the reserve is dropped: a notification without a waiting caller. Counts the drop. Answers to
-/// questions and cancellations are always processed.
+/// questions, and what [is never dropped](is_never_dropped), are always processed.
 pub(super) fn is_dropped(message: &Message) -> bool {
-    let is_dropped = message.kind() == MessageKind::Notification
-        && message.method() != Some("notifications/cancelled");
+    let is_dropped = message.kind() == MessageKind::Notification && !is_never_dropped(message);
     if is_dropped {
         COUNTERS.messages_dropped.add(1);
     }

@@ -230,9 +230,12 @@ impl Session {
             || !lock(&self.calls).is_empty()
     }
 
-    /// Records `notifications/initialized`: the client may be asked from now on (SPEC L-03).
+    /// Records `notifications/initialized`: the client may be asked from now on (SPEC L-03). Only the first one has an
+    /// effect.
     pub fn set_initialized(&self) {
-        self.initialized.store(true, Ordering::Release);
+        if self.initialized.swap(true, Ordering::AcqRel) {
+            return;
+        }
         self.changed.notify_waiters();
         self.record_changed();
     }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::connection::EventSession;
+use crate::harness::http::{everything, initialize};
 use crate::harness::session::{Reply, reply_of, text_of};
 use crate::harness::socket::Socket;
 use crate::harness::{Session, Setup, eventually, within};
@@ -114,6 +115,32 @@ async fn messages_without_an_id_are_taken_above_the_rate() {
     user.notify("notifications/cancelled", json!({"requestId": id}))
         .await;
     assert_eq!(never.stream().message().await, None, "cancelled");
+    gw.stop().await;
+}
+
+// Spec: SPEC L-03. Else the client could not be asked for as long as its session lives.
+#[tokio::test]
+async fn client_is_initialized_above_the_rate() {
+    let setup = Setup::open()
+        .toml("[limits]\nrate = \"1/h\"\ncall_wait = \"50ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let actor = gw.anonymous();
+    // The burst is two requests.
+    let hello = initialize(1, "2025-11-25", &everything());
+    let opened = actor.post("/mcp/stub", &[], &hello).await;
+    let opened = opened.expect(StatusCode::OK).await;
+    let id = opened.header("mcp-session-id").expect("a session id");
+    let headers = [("mcp-session-id", id)];
+    let params = json!({"name": "ask_form", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let asking = actor.post("/mcp/stub", &headers, &call).await;
+    let mut asking = asking.expect(StatusCode::OK).await.events();
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let taken = actor.post("/mcp/stub", &headers, &initialized).await;
+    taken.expect(StatusCode::ACCEPTED).await;
+    let question = asking.message().await.expect("a question");
+    assert_eq!(question["method"], "elicitation/create", "{question}");
     gw.stop().await;
 }
 
