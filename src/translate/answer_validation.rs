@@ -24,7 +24,7 @@ pub(crate) fn is_answered_by(question: &InputRequest, answer: &str) -> bool {
 }
 
 /// Whether `content` satisfies the requested schema: required properties are present, and every value is
-/// allowed by its property.
+/// allowed by its property. An optional property may be null: some clients write one for each field left empty.
 fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let Some(schema) = member(params, "requestedSchema") else {
         return true;
@@ -38,17 +38,19 @@ fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let required = member(schema, "required")
         .and_then(|names| json::elements(names).ok())
         .unwrap_or_default();
-    let complete = required
+    let required: HashSet<_> = required
         .iter()
         .filter_map(|name| json::string(name))
-        .all(|name| content.contains_key(&name));
+        .collect();
+    let complete = required.iter().all(|name| content.contains_key(name));
     let properties = member(schema, "properties")
         .and_then(|properties| json::members(properties).ok())
         .unwrap_or_default();
     complete
         && properties.iter().all(|(name, property)| {
+            let left_empty = |value: &str| value == "null" && !required.contains(name);
             let value = content.get(name);
-            value.is_none_or(|value| is_allowed(property, value))
+            value.is_none_or(|value| left_empty(value) || is_allowed(property, value))
         })
 }
 
@@ -209,6 +211,8 @@ mod tests {
         r#"{"action":"accept","content":{"name":"x","age":3.0,"more":[]}}"#,
         true
     )]
+    #[case(r#"{"action":"accept","content":{"name":"x","age":null}}"#, true)]
+    #[case(r#"{"action":"accept","content":{"name":null}}"#, false)]
     #[case(r#"{"action":"accept","content":{"age":3}}"#, false)]
     #[case(r#"{"action":"accept","content":{"name":3}}"#, false)]
     #[case(r#"{"action":"accept","content":{"name":"x","age":3.5}}"#, false)]
