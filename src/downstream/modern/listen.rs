@@ -17,6 +17,7 @@ use http::Response;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::envelope::RequestEnvelope;
 use super::parsed_request::{EarlyEnd, ParsedRequest};
 use super::refusal;
 use super::refusal::RequestRefusal;
@@ -101,7 +102,7 @@ impl Drop for SubscriptionGuard {
 /// is lost (SPEC M-75).
 pub(super) async fn open(service: &Arc<McpService>, asked: ParsedRequest) -> Response<Body> {
     let id = asked.id();
-    let opened = match wanted(&asked) {
+    let opened = match wanted(&asked.message, &asked.envelope) {
         Ok(filter) => open_subscription(service, &asked, filter).await,
         Err(refusal) => return refusal.response(Some(&id)),
     };
@@ -121,7 +122,7 @@ pub(super) async fn subscribe(
     service: &Arc<McpService>,
     asked: &ParsedRequest,
 ) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, EarlyEnd> {
-    let filter = wanted(asked).map_err(EarlyEnd::Refused)?;
+    let filter = wanted(&asked.message, &asked.envelope).map_err(EarlyEnd::Refused)?;
     let opened = open_subscription(service, asked, filter).await;
     let mut opened = opened.map_err(EarlyEnd::Failed)?;
     Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
@@ -267,14 +268,17 @@ fn too_many() -> Fault {
     Fault::downstream(FaultKind::CallerBusy, message)
 }
 
-/// The filter in the request.
-fn wanted(asked: &ParsedRequest) -> Result<SubscriptionFilter, RequestRefusal> {
-    let text = asked.message.param("notifications");
+/// The filter in the request. A member that is null counts as absent.
+fn wanted(
+    message: &Message,
+    envelope: &RequestEnvelope,
+) -> Result<SubscriptionFilter, RequestRefusal> {
+    let text = message.param("notifications");
     let members = text
         .and_then(|text| json::members(text).ok())
         .ok_or_else(|| RequestRefusal::params("params.notifications must be an object"))?;
     let mut filter = SubscriptionFilter::default();
-    for (name, value) in members {
+    for (name, value) in members.into_iter().filter(|(_, value)| *value != "null") {
         let flag = value == "true";
         match &*name {
             "toolsListChanged" => filter.tools = flag,
@@ -283,9 +287,7 @@ fn wanted(asked: &ParsedRequest) -> Result<SubscriptionFilter, RequestRefusal> {
             "resourceSubscriptions" => filter.uris = strings(&name, value)?,
             // Spec: SPEC M-76.
             "taskIds" => {
-                asked
-                    .envelope
-                    .needs_tasks("taskIds need the tasks extension")?;
+                envelope.needs_tasks("taskIds need the tasks extension")?;
                 filter.tasks = strings(&name, value)?;
             }
             _ => {}
@@ -384,6 +386,8 @@ impl OpenSubscription {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::downstream::modern::LISTEN;
+    use crate::downstream::modern::envelope::read_body;
 
     #[test]
     fn what_is_named_twice_counts_once_and_too_many_are_refused() {
@@ -399,6 +403,33 @@ mod tests {
             error.contains("-32602") && error.contains("1024"),
             "{error}"
         );
+    }
+
+    // SPEC M-76.
+    #[test]
+    fn member_that_is_null_asks_for_nothing() {
+        let filter = |notifications: &str| {
+            let meta = json::object([
+                (meta::PROTOCOL_VERSION, "\"2026-07-28\""),
+                (meta::CLIENT_CAPABILITIES, "{}"),
+            ]);
+            let params = json::object([("notifications", notifications), ("_meta", &*meta)]);
+            let request = rpc::request(1, LISTEN, Some(&params));
+            let message = Message::parse(request.into(), json::MAX_DEPTH).unwrap();
+            let envelope = read_body(&message).unwrap();
+            wanted(&message, &envelope)
+        };
+        let nulls = r#"{"toolsListChanged":true,"promptsListChanged":null,"resourceSubscriptions":null,"taskIds":null}"#;
+        let tools = SubscriptionFilter {
+            tools: true,
+            ..SubscriptionFilter::default()
+        };
+        assert_eq!(filter(nulls).unwrap(), tools);
+        assert!(
+            filter(r#"{"taskIds":[]}"#).is_err(),
+            "tasks are not declared"
+        );
+        assert!(filter(r#"{"resourceSubscriptions":{}}"#).is_err());
     }
 
     // SPEC M-70, M-72.
