@@ -21,6 +21,11 @@ fn mapped(method: &str, text: &str) -> String {
     r#"{ "tools":[{"name":"up__a", "inputSchema":{"name":"a"},"_meta":{"ui":{"resourceUri":"ui://up/v/1","x":1}, "ui/resourceUri":"ui://up/v/1","k":"ui://v"}},{"name":"up__b"} ],"nextCursor":"x"}"#
 )]
 #[case(
+    "tools/list",
+    r#"{"tools":[{"name":"a","_meta":{"openai/outputTemplate":"ui://widget/v.html","openai/widgetAccessible":true}}]}"#,
+    r#"{"tools":[{"name":"up__a","_meta":{"openai/outputTemplate":"ui://up/widget/v.html","openai/widgetAccessible":true}}]}"#
+)]
+#[case(
     "prompts/list",
     r#"{"prompts":[{"arguments":[{"name":"q"}],"name":"p"}]}"#,
     r#"{"prompts":[{"arguments":[{"name":"q"}],"name":"up__p"}]}"#

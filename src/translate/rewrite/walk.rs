@@ -300,12 +300,12 @@ impl<'t> RewriteWalk<'t> {
         Ok(key)
     }
 
-    /// The resource that shows a tool's result, under both spellings. Spec: MCP Apps.
+    /// The resource that shows a tool's result, under both spellings and that of `ChatGPT` (Apps SDK). Spec: MCP Apps.
     fn meta(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             match name {
                 "ui" => self.in_string(scanner, "resourceUri", Self::uri)?,
-                "ui/resourceUri" => {
+                "ui/resourceUri" | "openai/outputTemplate" => {
                     let raw = scanner.string_value()?;
                     raw.map_or(Ok(()), |raw| self.uri(raw))?;
                 }
