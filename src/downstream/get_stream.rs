@@ -71,6 +71,7 @@ async fn open_get(
     // A client that resumes has an id to come back with.
     let opens = polls && resumed.is_none();
     let mut running = None;
+    let mut has_gap = false;
     let reader = match resumed {
         None => {
             let permit = permit_get(service, session, !polls).map_err(no_room)?;
@@ -79,7 +80,16 @@ async fn open_get(
         Some((stream, seq)) => {
             stream.recall(seq).await;
             // First, so that the dead streams of the same client leave their permits.
-            let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
+            let reader = match stream.resume(seq) {
+                Ok(reader) => reader,
+                // Some clients do without the stream for good where it is refused.
+                Err(_) if standalone => {
+                    has_gap = true;
+                    let left = stream.resume_past_gap(seq);
+                    left.ok_or_else(nothing_to_resume)?
+                }
+                Err(_) => return Err(nothing_to_resume()),
+            };
             let permit = if standalone {
                 permit_get(service, session, false)
             } else {
@@ -97,6 +107,9 @@ async fn open_get(
     };
     if standalone {
         service.relay.notices.listen(session);
+        if has_gap {
+            service.relay.notices.missed(session);
+        }
     }
     let ends = standalone.then(|| end_of_get(service, session, principal));
     Ok(reply::event_stream(Body::new(EventBody::new(

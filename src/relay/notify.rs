@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::list_changes::LISTS;
 use crate::outbound::SessionLinks;
 use crate::protocol::methods::{self, Direction};
 use crate::protocol::{Era, Message, RequestId, json};
@@ -84,6 +85,17 @@ impl ClientNotices {
             Some(_) => return self.pass_on(session, message, until),
         }
         HeldNotifications::default()
+    }
+
+    /// The client has missed messages of its upstreams, perhaps changes of lists: it is told that all of them have changed.
+    pub(crate) fn missed(&self, session: &Arc<Session>) {
+        let is_pure = self.links.views.is_pure(&session.endpoint);
+        for upstream in &session.endpoint.upstreams {
+            let known = self.links.presumed(session, upstream);
+            let announces = |what: &str| known.as_ref().is_some_and(|known| known.announces(what));
+            let told = LISTS.into_iter().filter(|what| !is_pure || announces(what));
+            told.for_each(|what| self.links.tell_changed(session, upstream, what));
+        }
     }
 
     /// The client opened a stream for messages outside calls: its upstreams may send some.

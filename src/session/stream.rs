@@ -194,6 +194,17 @@ impl EventStream {
         !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != ReplayResult::Unknown
     }
 
+    /// A reader of the events that are left after `seq`, if some were evicted: for messages that stand alone.
+    #[must_use]
+    pub fn resume_past_gap(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
+        let ReplayResult::Evicted(left) = self.store.after(self.key, seq, 1) else {
+            return None;
+        };
+        let before = left.first().map(|event| event.seq.saturating_sub(1));
+        let newest = self.lock().logged;
+        self.resume(before.unwrap_or(newest)).ok()
+    }
+
     /// Whether its last message was put on it.
     #[must_use]
     pub fn is_finished(&self) -> bool {

@@ -115,6 +115,24 @@ fn an_id_from_the_future_is_refused() {
     assert_eq!(stream.resume(2).err(), Some(NotKept));
 }
 
+// SPEC T-25.
+#[test]
+fn stream_goes_on_with_what_is_left_behind_a_gap() {
+    let bounds = LogBounds {
+        per_session: 1,
+        ..LogBounds::ROOMY
+    };
+    let stream = EventStream::new(stream().key, Arc::new(MemoryEvents::new(bounds)));
+    for text in ["1", "2", "3"] {
+        stream.notify(log(text));
+    }
+    assert_eq!(stream.resume(1).err(), Some(NotKept));
+    let mut reader = stream.resume_past_gap(1).unwrap();
+    assert_eq!(texts(read(&mut reader)), ["3"]);
+    assert!(stream.resume_past_gap(3).is_none(), "there is no gap");
+    assert!(stream.resume_past_gap(4).is_none(), "nor such an event");
+}
+
 #[test]
 fn a_crowded_stream_keeps_the_newest_progress_and_drops_logs() {
     let stream = stream();

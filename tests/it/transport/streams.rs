@@ -212,6 +212,31 @@ async fn resume_takes_the_place_of_dead_streams() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-25. VS Code opens no other stream in its session where this one is refused.
+#[tokio::test]
+async fn get_stream_goes_on_where_events_are_gone() {
+    const CHANGED: &str = "notifications/tools/list_changed";
+    let setup = Setup::open().toml("[events]\nper_session = \"16KiB\"");
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    let mut stream = user.listen().await;
+    let first = stream.next().await.expect("the priming event");
+    let place = first.id.expect("an id");
+    user.text("change_tools", json!({})).await;
+    stream.until(CHANGED).await;
+    let forged = format!("{}99", stream.last_id.as_ref().expect("an id"));
+    drop(stream);
+    // What this call tells of evicts the change.
+    let arguments = json!({"n": 60, "bytes": 1000, "gap_ms": 2});
+    let params = json!({"name": "notices", "arguments": arguments, "_meta": {"progressToken": 1}});
+    user.request("tools/call", params).await.unwrap();
+    let resumed = user.resume(&place).await.expect(StatusCode::OK).await;
+    resumed.events().until(CHANGED).await;
+    assert_eq!(user.resume(&forged).await.status(), 404);
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn resume_takes_the_places_of_dead_call_streams() {
     let limits = "[limits]\nstreams_per_session = 1\ncalls_per_session = 1";
