@@ -142,6 +142,15 @@ fn a_secret_loses_the_line_break_at_its_end_and_a_variable_of_a_child_keeps_it()
     assert_eq!(stdio.env["KEY"].expose(), "hunter2\r\n");
 }
 
+// Without it the key would be another one, and what was sealed before would not open.
+#[test]
+fn a_key_keeps_the_line_break_at_its_end() {
+    let key = "0123456789abcdef0123456789abcdef\n";
+    let text = format!("{OPEN}[keys]\nseal = [{{ id = \"k1\", key = {key:?} }}]\n");
+    let config = read(&text).unwrap();
+    assert_eq!(config.keys.seal[0].key.expose(), key);
+}
+
 #[test]
 fn a_key_of_a_table_that_stands_in_none_is_shown_its_table() {
     let said = errors(&format!("listen = \"127.0.0.1:1\"\n{OPEN}"));

@@ -144,6 +144,7 @@ mod tests {
         assert_eq!(token.lasts.map(|lasts| lasts.as_secs()), lasts);
         assert_eq!(token.token.expose(), "t");
         let scopes = token.scopes;
+        assert_eq!(scopes.is_some(), body.contains("scope"));
         assert!(scopes.is_none_or(|scopes| scopes == ["a", "b"]));
     }
 

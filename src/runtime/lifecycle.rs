@@ -268,12 +268,14 @@ mod tests {
 
     const LONG: Duration = Duration::from_mins(1);
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_task_that_begins_the_drain_ends_the_process_unasked() {
         let tasks = TaskSpawner::new();
         let mut signals = ProcessSignals::install().unwrap();
         tasks.draining().cancel();
-        let drained = signals.drain(&tasks, LONG, async |_: Instant| {}).await;
+        let drained = signals.drain(&tasks, LONG, async |_: Instant| {});
+        let drained = tokio::time::timeout(LONG, drained).await;
+        let drained = drained.expect("no signal is waited for");
         assert!(drained.clean && !drained.is_asked);
         assert!(tasks.stopping().is_cancelled());
     }

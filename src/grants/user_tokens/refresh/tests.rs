@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::super::authorization::account_with;
+use super::super::super::discovery::DiscoveredServer;
 use super::*;
 use crate::call::Principal;
 use crate::lock::lock;
@@ -283,5 +284,37 @@ async fn login_without_another_id_token_lasts_as_long_as_its_own() {
             let token = token.map(|token| token.expose().to_owned());
             assert_eq!(token.as_deref(), is_kept.then_some(expected));
         }
+    }
+}
+
+#[tokio::test]
+async fn assertion_of_a_refresh_is_signed_as_the_server_takes_it() {
+    const BODY: &str = r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next"}"#;
+    let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let keys = format!(
+        "client_id = \"g\"\nprivate_key = \"\"\"\n{}\"\"\"\n[egress]\nallow = [\"127.0.0.1\"]",
+        pair.serialize_pem()
+    );
+    for (listed, is_sent) in [("ES256", true), ("PS256", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account_with(&dir, &keys).await;
+        let endpoint = granting(BODY).await;
+        let older = GrantRecord {
+            client_id: Some("g".to_owned()),
+            auth_method: Some("private_key_jwt".to_owned()),
+            ..record("older", Some(1), &endpoint)
+        };
+        let endpoint = Url::parse(&endpoint).unwrap();
+        let mut server = ServerMetadata::remembered(&older.issuer, endpoint, None);
+        server.assertion_algorithms = Some(vec![listed.to_owned()]);
+        account.believe(DiscoveredServer {
+            server,
+            resource: "https://up.test/mcp".to_owned(),
+            scopes: Vec::new(),
+        });
+        account.vault.put_grant(&key(), &older).await.unwrap();
+        let seen = (older.access_token.as_ref(), RefreshCause::Age);
+        let outcome = refresh(&account, &key(), seen).await;
+        assert_eq!(outcome.is_ok(), is_sent, "{listed}: {outcome:?}");
     }
 }

@@ -163,27 +163,44 @@ fn a_line_after_one_that_was_cut_stands_alone_however_long_the_output_fails() {
     }
 }
 
-/// An output that another process has made non-blocking: it is full at every other attempt.
-struct NonBlocking(Gate, bool);
+/// A buffered output that another process has made non-blocking: it is full at two of three attempts.
+#[derive(Default)]
+struct NonBlocking {
+    written: Gate,
+    buffer: Vec<u8>,
+    attempts: u8,
+}
+
+impl NonBlocking {
+    fn attempt(&mut self) -> std::io::Result<()> {
+        self.attempts = (self.attempts + 1) % 3;
+        if self.attempts > 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(())
+    }
+}
 
 impl Write for NonBlocking {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.1 = !self.1;
-        if self.1 {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        self.0.write(bytes)
+        self.attempt()?;
+        self.buffer.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        self.attempt()?;
+        self.written.write_all(&std::mem::take(&mut self.buffer))
     }
 }
 
 #[test]
 fn a_full_output_that_does_not_block_loses_no_line() {
     let gate = Gate::default();
-    let (writer, guard) = LogWriter::start(NonBlocking(gate.clone(), false)).unwrap();
+    let output = NonBlocking {
+        written: gate.clone(),
+        ..NonBlocking::default()
+    };
+    let (writer, guard) = LogWriter::start(output).unwrap();
     for _ in 0..10 {
         writer.put(LineKind::Audit, b"12345\n");
     }

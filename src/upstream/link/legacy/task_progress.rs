@@ -194,13 +194,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_ends_with_its_lifetime_and_with_the_connection() {
         let task_progress = TaskProgress::default();
+        begin(&task_progress, 0, "f", "1000.0");
         begin(&task_progress, 1, "a", "1000");
         begin(&task_progress, 2, "b", "null");
         tokio::time::advance(Duration::from_secs(2)).await;
         begin(&task_progress, 3, "c", "1000");
         assert_eq!(
-            [1, 2, 3].map(|id| is_kept(&task_progress, id)),
-            [false, true, true]
+            [0, 1, 2, 3].map(|id| is_kept(&task_progress, id)),
+            [false, false, true, true]
         );
         task_progress.clear();
         assert!(!is_kept(&task_progress, 2));
