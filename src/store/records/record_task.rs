@@ -327,6 +327,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn written_record_of_a_session_says_nothing_of_the_one_that_was_adopted_again() {
+        let (store, writer, _fenced) = writer();
+        writer.track(SESSION, Arc::new(Source(FIRST)));
+        let former = only(store.calls().await, "record_put");
+        writer.leave(SESSION);
+        writer.track(SESSION, Arc::new(Source(AGAIN)));
+        let next = only(store.calls().await, "record_put");
+        former.send(1).unwrap();
+        writer.change(SESSION);
+        assert!(store.calls().await.is_empty(), "its own is under way");
+        next.send(1).unwrap();
+        only(store.calls().await, "record_put").send(1).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn answer_to_an_end_leaves_the_end_of_a_later_session_to_be_told() {
         let (store, writer, _fenced) = writer();
         writer.track(SESSION, Arc::new(Source(FIRST)));
