@@ -64,6 +64,7 @@ fn record(url: &str, subject: &str) -> GrantRecord {
             prefix: "Bearer ".to_owned(),
         },
         scopes: Vec::new(),
+        requested: Vec::new(),
         account: None,
         access_token: Some(Secret::new(format!("token-of-{subject}"))),
         access_ends: None,

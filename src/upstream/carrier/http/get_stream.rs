@@ -259,8 +259,8 @@ impl HttpSession {
         let status = response.status();
         let said = self.said(response).await;
         // The C# SDK allows one stream in a session, ever. The session goes on.
-        let is_last = String::from_utf8_lossy(&said).contains("multiple GET requests");
-        if is_last && status == StatusCode::BAD_REQUEST {
+        let allows_one = String::from_utf8_lossy(&said).contains("multiple GET requests");
+        if allows_one && status == StatusCode::BAD_REQUEST {
             return Some(NoGetStream::Stream);
         }
         let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
