@@ -35,31 +35,22 @@ pub(super) fn json(into: &mut String, text: &str) {
 /// Text for a terminal: nothing in it may begin a line, steer the terminal or change the order of what is shown.
 pub(super) fn terminal(into: &mut String, text: &str) {
     for character in text.chars() {
-        put(into, character);
+        if misleads(character) {
+            into.extend(character.escape_default());
+        } else {
+            into.push(character);
+        }
     }
 }
 
-/// The value of a field, for a terminal: in quotation marks, as logfmt has it, where a part of it could be taken for
-/// another field.
+/// The value of a field, for a terminal. A value with a part that looks like another field stands in quotation marks, with
+/// the escapes of JSON: parsers of logfmt know no others.
 pub(super) fn value(into: &mut String, text: &str) {
     let divides = |c: char| c.is_whitespace() || c == '=' || c == '"';
     if !text.contains(divides) {
         return terminal(into, text);
     }
     into.push('"');
-    for character in text.chars() {
-        if matches!(character, '"' | '\\') {
-            into.push('\\');
-        }
-        put(into, character);
-    }
+    json(into, text);
     into.push('"');
-}
-
-fn put(into: &mut String, character: char) {
-    if misleads(character) {
-        into.extend(character.escape_default());
-    } else {
-        into.push(character);
-    }
 }

@@ -408,6 +408,8 @@ mod tests {
             ("a=b", r#""a=b""#),
             (r#"x\" ok=false"#, r#""x\\\" ok=false""#),
             ("a\nb", r#""a\nb""#),
+            // Not `\u{1b}`, which a parser of logfmt refuses.
+            ("a \u{1b}[2J", r#""a \u001b[2J""#),
         ] {
             assert_eq!(shown(name), format!("a=b c name={value} ok=true\n"));
         }
