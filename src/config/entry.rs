@@ -15,6 +15,7 @@ use super::log_levels::LogLevels;
 use super::nearest::unknown_word;
 use super::report::ReadReport;
 use super::report::found;
+use super::source::has_variable;
 use super::types::RateConfig;
 use super::units;
 use crate::secret::Secret;
@@ -220,10 +221,10 @@ impl DeclaredKey<'_> {
             })
     }
 
-    /// Whether the value is a text with a variable; `$$` is no beginning of one.
+    /// Whether the value is a text with a variable.
     pub(super) fn has_variable(&self) -> bool {
         let text = self.value.and_then(|value| value.get_ref().as_str());
-        text.is_some_and(|text| text.replace("$$", "").contains("${"))
+        text.is_some_and(has_variable)
     }
 
     /// An optional secret, as text or as `{ file = "…" }`.
@@ -342,14 +343,13 @@ pub(super) fn read_text<T>(
     };
     match parse(&text) {
         Ok(value) => Some(value),
-        // Quotes the text of the file, not the values of its variables; and no URL that may hold credentials or a query.
-        Err(what) if raw.contains(['@', '?']) => {
-            report.error(path, what, None);
-            None
-        }
-        Err(what) => {
-            let hint = raw.contains("${").then_some("look at the variable's value");
-            report.error(path, format!("{}: {what}", quote(raw)), hint);
+        Err(mut what) => {
+            // Quotes the text of the file, not the values of its variables; and no URL that may hold credentials or a query.
+            if !raw.contains(['@', '?']) {
+                what = format!("{}: {what}", quote(raw));
+            }
+            let hint = has_variable(raw).then_some("look at the variable's value");
+            report.error(path, what, hint);
             None
         }
     }

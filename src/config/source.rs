@@ -39,6 +39,11 @@ fn absence(value: Option<&OsStr>) -> &'static str {
     }
 }
 
+/// Whether `text` has a variable; `$$` is no beginning of one.
+pub(super) fn has_variable(text: &str) -> bool {
+    text.replace("$$", "").contains("${")
+}
+
 /// How the placeholder of a secret begins.
 const PLACEHOLDER: &str = "placeholder-for-the-variable-";
 

@@ -218,3 +218,9 @@ fn url_that_nobody_wrote_is_no_second_mistake() {
         assert!(!all.contains("must be a loopback URL"), "{said:#?}");
     }
 }
+
+#[test]
+fn doubled_dollar_is_no_variable() {
+    let said = errors(&format!("{OPEN}[server]\nlisten = \"$${{PORT}}\"\n"));
+    assert!(!said.concat().contains("variable"), "{said:#?}");
+}

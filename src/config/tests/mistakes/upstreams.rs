@@ -121,6 +121,12 @@ use super::{OPEN, assert_refused};
     "invalid port number",
     "starts with https:// or http://"
 )]
+#[case::url_with_a_wrong_variable(
+    "[upstreams.b]\nurl = \"https://x:${TOKEN}/?a\"",
+    "6:7: upstreams.b.url: ",
+    "invalid port number",
+    "look at the variable's value"
+)]
 #[case::url_with_fragment(
     "[upstreams.b]\nurl = \"https://tracker.example.net/mcp#tools\"",
     "6:7: upstreams.b.url: ",
