@@ -125,9 +125,9 @@ pub(super) fn check_open(config: &mut Config, report: &ReadReport<'_>) {
             );
         }
     }
-    // Where it is missing it is that of `server.listen`, of which enough is said.
-    let is_said = report.has("server.public_url") || config.server.listen.ip().is_loopback();
-    if is_said && !units::is_loopback(&config.server.public_url) {
+    // A missing URL is derived from `server.listen`, which is judged above.
+    let is_given = report.has("server.public_url");
+    if is_given && !units::is_loopback(&config.server.public_url) {
         let what = "must be a loopback URL with auth.mode = \"none\"";
         report.error("server.public_url", what, Some(hint));
     }

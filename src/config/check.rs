@@ -23,6 +23,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     check_names(config, report);
     check_references(config, report);
     check_served(config, report);
+    check_public_url(config, report);
     check_addresses(config, report);
     check_paths(config, report);
     if report.has("auth.mode") && !report.is_wrong("auth.mode") {
@@ -141,8 +142,21 @@ fn check_references(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-fn check_addresses(config: &Config, report: &ReadReport<'_>) {
-    let public_url = &config.server.public_url;
+fn check_public_url(config: &Config, report: &ReadReport<'_>) {
+    let (public_url, listen) = (&config.server.public_url, config.server.listen);
+    let is_derived = !report.has("server.public_url");
+    let is_open = config.auth.mode == AuthMode::None;
+    if is_derived && is_open && !listen.ip().is_loopback() {
+        // `access::check_open` refuses `listen`, from which the URL is derived.
+        return;
+    }
+    if is_derived && listen.ip().is_unspecified() {
+        report.error(
+            "server.public_url",
+            format!("is required, as listen = \"{listen}\" names no address"),
+            Some("write the URL that clients use, such as \"https://mcp.example.com\""),
+        );
+    }
     let is_said = !report.is_wrong("server.public_url");
     if is_said && public_url.scheme() != "https" && !units::is_loopback(public_url) {
         let hint = "tokens would travel in the clear; a proxy in front may end TLS";
@@ -156,6 +170,9 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
         let hint = "end it with the path that a proxy in front strips, or with the host";
         report.error("server.public_url", "may not have a query", Some(hint));
     }
+}
+
+fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     let (public, admin) = (config.server.listen, config.admin.listen);
     let is_said = !report.is_wrong("server.listen") && !report.is_wrong("admin.listen");
     if is_said && units::overlap(public, admin) {

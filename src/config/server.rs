@@ -194,13 +194,6 @@ fn public_url(s: &mut ConfigSection<'_>, listen: SocketAddr, tls: bool) -> Url {
              strips. Default: http:// (https:// with tls) and the address of `listen`.",
         )
         .url("https://mcp.example.com");
-    if given.is_none() && listen.ip().is_unspecified() {
-        s.error(
-            "public_url",
-            format!("is required, as listen = \"{listen}\" names no address"),
-            Some("write the URL that clients use, such as \"https://mcp.example.com\""),
-        );
-    }
     without_trailing_slash(given.unwrap_or_else(|| derived_url(listen, tls)))
 }
 
