@@ -147,6 +147,13 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
             Some((cert, key))
         }
         (None, None) => None,
+        // A path that cannot be read was reported there.
+        _ if ["cert", "key"]
+            .iter()
+            .any(|name| t.report.is_wrong(&join(&t.path, name))) =>
+        {
+            None
+        }
         _ => {
             let hint = Some("name both files, or neither");
             t.error("", "`cert` and `key` belong together", hint);

@@ -100,6 +100,12 @@ fn variable_that_is_not_set_is_the_only_mistake_of_its_key() {
     let said = "cluster.tls.cert: environment variable GONE is not set";
     assert!(text.contains(said), "{text}");
     assert!(!text.contains("is required"), "{text}");
+    let pair = "cert = \"${GONE}\", key = \"gone.pem\"";
+    let redis = format!("redis = {{ url = \"rediss://h\", {pair} }}\n");
+    let text = refusal(&format!("{redis}{SECRET}"));
+    let said = "cluster.redis.cert: environment variable GONE is not set";
+    assert!(text.contains(said), "{text}");
+    assert!(!text.contains("belong together"), "{text}");
 }
 
 #[test]
