@@ -60,8 +60,8 @@ pub(super) enum AdminRequestError {
     #[error("{}: {error}", .file.display())]
     TokenFile { file: PathBuf, error: io::Error },
     #[error(
-        "no answer from {address}: {error}\n    start the gateway, or name its admin port: --admin URL, or --config FILE with \
-         its [admin]"
+        "no answer from {address}: {error}\n    look whether the gateway runs, or name its admin port: --admin URL, or \
+         --config FILE with its [admin]"
     )]
     Unreachable { address: String, error: io::Error },
     #[error("{address} answers, but not as the admin port of a gateway does: {what}")]
