@@ -44,8 +44,8 @@ pub(super) enum VaultCommand {
         #[command(flatten)]
         which: AccountFilter,
     },
-    /// Seals every account again under the first key of `keys.vault`, beside running gateways, each of which must know
-    /// that key before; then says whether the older keys may go.
+    /// Seals every account again under the first key of `keys.vault`, also while gateways run. Each gateway must have
+    /// this key in its configuration before. Then says whether the older keys may go.
     ///
     /// Exit code 0: no record needs an older key. 1: some do, or the database fails. 78: the configuration or the
     /// schema cannot be used.

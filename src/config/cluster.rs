@@ -147,7 +147,7 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
             Some((cert, key))
         }
         (None, None) => None,
-        // A path that cannot be read was reported there.
+        // An unreadable path was reported when its key was read.
         _ if ["cert", "key"]
             .iter()
             .any(|name| t.report.is_wrong(&join(&t.path, name))) =>

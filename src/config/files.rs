@@ -20,11 +20,11 @@ use super::reader::ConfigSection;
 use super::report::join;
 use crate::secret::Secret;
 
-/// Reads the key `name`, the path of a PEM file; empty where it is missing, which is reported.
+/// Reads the key `name`, the path of a PEM file. A missing path is reported, and the result is empty.
 pub(super) fn required_pem(t: &mut ConfigSection<'_>, name: &'static str) -> PathBuf {
     let path = t.key(name, "PEM file.").path("");
     path.unwrap_or_else(|| {
-        // A value that cannot be read was reported there.
+        // An unreadable value was reported when the key was read.
         if !t.report.is_wrong(&join(&t.path, name)) {
             t.error(name, "is required: a PEM file", None);
         }

@@ -35,7 +35,7 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, redis_command_ended};
 /// Commands under way at once; more are refused.
 pub const MAX_COMMANDS: usize = 4096;
 
-/// Operations that keep the lease of this replica. One is under way at a time, and is sent beside [`MAX_COMMANDS`] others.
+/// Operations on the lease of this replica. One of them is under way at a time, in addition to [`MAX_COMMANDS`] commands.
 const OF_LEASE: [&str; 2] = ["heartbeat", "leave"];
 
 /// Connects once: the policy by which Redis evicts keys when its memory is full; `None` where it evicts none.

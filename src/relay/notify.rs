@@ -87,7 +87,8 @@ impl ClientNotices {
         HeldNotifications::default()
     }
 
-    /// The client has missed messages of its upstreams, perhaps changes of lists: it is told that all of them have changed.
+    /// The client has missed messages of its upstreams, perhaps changes of lists. The gateway notifies it that all lists
+    /// have changed.
     pub(crate) fn missed(&self, session: &Arc<Session>) {
         let is_pure = self.links.views.is_pure(&session.endpoint);
         for upstream in &session.endpoint.upstreams {

@@ -13,8 +13,8 @@ use crate::ownership::Ownership;
 /// sessions up.
 #[derive(Debug, Default)]
 pub struct FencedSessions {
-    /// Sessions with the ownership that was refused: this replica may have adopted one again since. In the order of their
-    /// keys, as thousands may come at once and each is looked up.
+    /// Sessions with the ownership that was refused: this replica may have adopted the session again since. In the order
+    /// of their keys, as thousands may come at once and each is looked up.
     sessions: Mutex<BTreeSet<(SessionKey, Ownership)>>,
     more: Notify,
 }

@@ -120,7 +120,7 @@ pub struct GrantRecord {
 }
 
 impl GrantRecord {
-    /// The scopes that the next authorization repeats: the requested ones, else the granted ones.
+    /// The scopes that the next authorization repeats: `requested`, or `scopes` where `requested` is empty.
     #[must_use]
     pub fn repeated_scopes(&self) -> &[String] {
         if self.requested.is_empty() {

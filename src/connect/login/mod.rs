@@ -66,7 +66,7 @@ pub(super) struct Logins {
     sealer: Arc<Sealer>,
     clock: SharedClock,
     used: Cache<String, ()>,
-    /// Persons to whom the issuer has refused `offline_access`: their next login that is kept does without.
+    /// Persons to whom the issuer has refused `offline_access`: their next kept login does not request this scope.
     offline_refused: Cache<OwnerKey, ()>,
     exchanges: Semaphore,
     /// Limits log lines, by kind of failure.

@@ -178,7 +178,7 @@ impl ClientChoice {
         !has_worked && self.attempts.get(key) == Some(gateway.fetches())
     }
 
-    /// A registration that `server` knows, as far as it lets that be found out.
+    /// A registration that `server` knows, kept or new. Some servers do not let the gateway find that out.
     async fn known_client(
         &self,
         account: &UserAccount,

@@ -249,8 +249,8 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// The kept login with the next ID token. A server need not give one: then the present one stays until it ends, unless the
-/// provider has refused it. Without an ID token of the same person there is no token that could be sent, so that the vault
+/// The kept login with the next ID token. Where the server gives no ID token, the present ID token stays until its end, unless
+/// the provider has refused it. Without an ID token of the same person there is no token that could be sent, so that the vault
 /// has the refresh token revoked and the user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
 fn logged_in(record: &GrantRecord, mut issued: IssuedToken, cause: RefreshCause) -> GrantRecord {
     let next = issued.id_token.take();

@@ -160,8 +160,8 @@ impl<'a> RecordTask<'a> {
         Some((RecordWork::Write(session, source, texts), calls))
     }
 
-    /// What the results of some calls mean. Where the session was given up meanwhile and adopted again, they mean nothing
-    /// for the one that is tracked now.
+    /// Applies the results of a round of calls. Results for a session that was given up and adopted again meanwhile are
+    /// ignored: they are about its former ownership.
     fn settle(&mut self, work: RecordWork, results: &[ScriptResult]) {
         // A renewal says 0 for what is not there.
         let lowest = results

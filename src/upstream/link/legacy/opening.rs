@@ -333,8 +333,8 @@ async fn post_initialized(
 }
 
 /// The outcome of the second half of the handshake. A refusal that says "not understood" counts as taken: some servers
-/// know no notifications, and serve the session all the same; one that does not refuses the next request. A lost session
-/// has an error of its own.
+/// know no notifications, and serve the session all the same. A server that does not serve it refuses the next request. A
+/// lost session has an error of its own.
 fn without_refusal(
     settings: &LinkSettings,
     posted: Result<(), LinkError>,
