@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::list_changes::LISTS;
+use crate::call::{Notice, NoticeArrival};
 use crate::outbound::SessionLinks;
 use crate::protocol::methods::{self, Direction};
 use crate::protocol::{Era, Message, RequestId, json};
@@ -87,8 +88,8 @@ impl ClientNotices {
         HeldNotifications::default()
     }
 
-    /// The client has missed messages of its upstreams, perhaps changes of lists. The gateway notifies it that all lists
-    /// have changed.
+    /// The client has missed messages of its upstreams, perhaps changes. The gateway notifies it that all lists, and the
+    /// resources that it follows, have changed.
     pub(crate) fn missed(&self, session: &Arc<Session>) {
         let is_pure = self.links.views.is_pure(&session.endpoint);
         for upstream in &session.endpoint.upstreams {
@@ -96,6 +97,11 @@ impl ClientNotices {
             let announces = |what: &str| known.as_ref().is_some_and(|known| known.announces(what));
             let told = LISTS.into_iter().filter(|what| !is_pure || announces(what));
             told.for_each(|what| self.links.tell_changed(session, upstream, what));
+            let intake = self.links.client(session, upstream).intake;
+            for uri in session.subscriptions().granted_at(upstream) {
+                let notice = Notice::resource_updated(&uri);
+                intake.notice(upstream, notice, NoticeArrival::now(None));
+            }
         }
     }
 

@@ -130,7 +130,8 @@ impl SessionSubscriptions {
     }
 
     /// The granted subscriptions at one upstream, as the upstream spells them.
-    pub(super) fn granted_at(&self, upstream: &str) -> Vec<String> {
+    #[must_use]
+    pub fn granted_at(&self, upstream: &str) -> Vec<String> {
         let of = |key: &str| Some(key.strip_prefix(upstream)?.strip_prefix('/')?.to_owned());
         self.granted().iter().filter_map(|key| of(key)).collect()
     }
