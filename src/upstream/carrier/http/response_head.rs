@@ -51,7 +51,8 @@ fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
     has_code_of(&LOST_SESSION_CODES, message) && has_words_of_lost_session(body)
 }
 
-/// Whether the body is an error about the message that was posted; the session goes on. Of a request it has the id.
+/// Whether the body is an error about the message that was posted; the session goes on. An error about a request has
+/// an id as well, which the caller looks at.
 pub(super) fn is_about_message(body: &[u8], message: &Message) -> bool {
     has_code_of(&REQUEST_CODES, Some(message)) && !has_words_of_lost_session(body)
 }

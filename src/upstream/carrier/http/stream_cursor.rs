@@ -36,8 +36,9 @@ impl StreamCursor {
         }
     }
 
-    /// Whether the position is one of the Java SDK, whose event ids are two UUIDs: it stores no events, and a stream
-    /// resumed there stays open without any.
+    /// Whether the position in a GET stream is one of the Java SDK, whose event ids are two UUIDs: it stores no
+    /// events, and a stream resumed there stays open without any. In POST streams stores for the TypeScript SDK have
+    /// such ids too, and replay the events.
     pub(super) fn is_of_java(&self) -> bool {
         let id = self.last_event.as_ref().and_then(|id| id.to_str().ok());
         let parts = id.and_then(|id| id.split_once('_'));
