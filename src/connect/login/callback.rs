@@ -120,6 +120,12 @@ impl CallbackQuery {
                 .map(|text| shown(&text, MAX_DESCRIPTION).replace(char::is_control, " ")),
         }
     }
+
+    /// The description, unless the answer names another issuer than the one that was `asked`.
+    fn description_by(&self, asked: &str) -> Option<&str> {
+        let names_another = self.issuer.as_deref().is_some_and(|named| named != asked);
+        self.description.as_deref().filter(|_| !names_another)
+    }
 }
 
 impl Logins {
@@ -180,7 +186,7 @@ impl Logins {
                     tracing::warn!(
                         issuer = begun.issuer,
                         error = known.unwrap_or("other"),
-                        description = answer.description.as_deref(),
+                        description = answer.description_by(&begun.issuer),
                         muted,
                         "issuer refused a login of the connect pages"
                     );
@@ -362,6 +368,14 @@ mod tests {
         let text = CallbackQuery::read(Some(query)).description.unwrap();
         assert!(text.starts_with("AADSTS65004 Approval required"), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn error_description_of_another_issuer_is_not_logged() {
+        let query = "error=x&error_description=why&iss=https%3A%2F%2Fas.test";
+        let answer = CallbackQuery::read(Some(query));
+        assert_eq!(answer.description_by("https://as.test"), Some("why"));
+        assert_eq!(answer.description_by("https://other.test"), None);
     }
 
     #[tokio::test(start_paused = true)]
