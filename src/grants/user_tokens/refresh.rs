@@ -159,7 +159,7 @@ async fn ask(
         Err(error) => error,
     };
     give_back(account, lease).await;
-    if let TokenError::OAuth { code, .. } = &failure {
+    if let TokenError::OAuth { code, description } = &failure {
         match *code {
             "invalid_grant" => return Ok(None),
             "invalid_client" if account.config.client.is_none() => {
@@ -169,7 +169,7 @@ async fn ask(
             }
             // The refresh token may be good again once the person has acted: the grant stays.
             code if WANTS_PERSON.contains(&code) || REFUSES_TOKEN.contains(&code) => {
-                let why = format!("the authorization server says {code}");
+                let why = format!("the authorization server says {code}{description}");
                 return Err(TokenFailure::account_ended(&why).into());
             }
             _ => {}

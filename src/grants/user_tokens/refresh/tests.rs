@@ -217,6 +217,20 @@ async fn server_that_wants_the_person_has_the_user_asked_and_ends_nothing() {
     }
 }
 
+#[tokio::test]
+async fn log_has_why_a_refresh_token_is_refused() {
+    let body = r#"{"error":"invalid_request","error_description":"refresh_token is invalid"}"#;
+    let (outcome, _) = refreshed_by("400 Bad Request", body).await;
+    let Err(RefreshFailure::Failed(failure)) = &outcome else {
+        panic!("{outcome:?}");
+    };
+    let why = crate::cause::chain(failure);
+    assert!(
+        why.contains("invalid_request (refresh_token is invalid)"),
+        "{why}"
+    );
+}
+
 // GitHub refuses so.
 #[tokio::test]
 async fn refusal_with_status_200_ends_the_account() {
