@@ -31,7 +31,7 @@ const MAX_ATTEMPTS: u64 = 10_000;
 /// How long a failed registration is cached, so that callers that waited for it do not retry at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a server counts as one that answers every unknown code with `invalid_client`.
-const DENIES_ALL: Duration = Duration::from_hours(24);
+const DENIES_ALL: Duration = Duration::from_hours(30 * 24);
 const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
 
 /// A client, and how it proves itself at the token endpoint.
