@@ -183,7 +183,7 @@ fn refuse_answer(
     let description = description.filter(|_| {
         matches!(
             refusal,
-            CallbackRefusal::Denied(_) | CallbackRefusal::Offline(_)
+            CallbackRefusal::Denied(_) | CallbackRefusal::Offline(_) | CallbackRefusal::Scopes(_)
         )
     });
     tracing::warn!(upstream, %owner, error, description, "account was not connected");

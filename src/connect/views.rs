@@ -251,6 +251,10 @@ pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Marku
             "Its server refused ({code}). Nothing was changed. The gateway had asked it for access that lasts longer than \
              your login there (offline_access). Open the page again and go on: the gateway asks without it now."
         ),
+        CallbackRefusal::Scopes(code) => format!(
+            "Its server refused ({code}). Nothing was changed. The gateway had not said beforehand which scopes it would ask \
+             for. Open the page again and go on: the gateway says so now."
+        ),
         CallbackRefusal::NoCode => "The answer of its server holds nothing to go on with.".to_owned(),
         CallbackRefusal::Failed(failure) => {
             format!("It failed: {}. The log of the gateway says more.", failure.public())

@@ -216,6 +216,9 @@ pub struct RegistrationRecord {
     /// When the secret expires, milliseconds since the Unix epoch.
     #[serde(default)]
     pub secret_ends: Option<u64>,
+    /// The scopes that the registration named and the server did not strike; empty where it named none.
+    #[serde(default)]
+    pub scopes: Vec<String>,
 }
 
 /// An authorization waiting for its callback.

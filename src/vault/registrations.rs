@@ -57,15 +57,17 @@ impl RegistrationTable<'_> {
         tx.commit().await
     }
 
-    /// The newest registration at `issuer` that is not [set aside](Self::set_aside).
+    /// The registrations at `issuer` that are not [set aside](Self::set_aside), the newest first.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn newest(self, issuer: &str) -> Result<Option<RegistrationRecord>, DatabaseError> {
+    pub async fn current(self, issuer: &str) -> Result<Vec<RegistrationRecord>, DatabaseError> {
         let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 \
-             AND made > 0 ORDER BY made DESC, client_id LIMIT 1";
+             AND made > 0 ORDER BY made DESC, client_id";
         let rows = self.0.database().fetch(text, &[issuer.into()]).await?;
-        self.opened(issuer, rows.first())
+        rows.iter()
+            .filter_map(|row| self.opened(issuer, Some(row)).transpose())
+            .collect()
     }
 
     /// The registration at `issuer` that a grant was obtained with.

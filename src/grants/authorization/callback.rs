@@ -42,6 +42,11 @@ pub enum CallbackRefusal {
         "the authorization server refused: {0}; the user's next attempt leaves out `offline_access`"
     )]
     Offline(&'static str),
+    /// The same where the registration of the gateway may have to name the scopes: the next one does.
+    #[error(
+        "the authorization server refused: {0}; the next attempt registers the gateway with these scopes"
+    )]
+    Scopes(&'static str),
     /// Neither a code nor an error.
     #[error("the answer holds no code")]
     NoCode,
@@ -56,7 +61,7 @@ impl CallbackRefusal {
         match self {
             Self::OtherIssuer => "other_issuer",
             Self::NoIssuer => "no_issuer",
-            Self::Denied(code) | Self::Offline(code) => code,
+            Self::Denied(code) | Self::Offline(code) | Self::Scopes(code) => code,
             Self::NoCode => "no_code",
             Self::Failed(failure) => failure.outcome,
         }

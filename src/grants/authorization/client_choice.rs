@@ -15,16 +15,18 @@ use super::super::documents::MAX_SHOWN;
 use super::super::server_metadata::ServerMetadata;
 use super::super::token_endpoint::{TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
+use super::callback::CallbackRefusal;
 use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
 use super::proof_key;
 use super::registration::{self, RegistrationError};
+use super::scope_refusals::{ScopeRefusals, names_all};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientRegistration;
 use crate::runtime::fault_point;
 use crate::secret::Secret;
 use crate::telemetry::redact;
-use crate::vault::{GrantKey, RegistrationRecord};
+use crate::vault::{GrantKey, PendingRecord, RegistrationRecord};
 
 /// Principals whose last attempt with the document, or with a registration, is remembered.
 const MAX_ATTEMPTS: u64 = 10_000;
@@ -59,6 +61,8 @@ pub(super) struct ClientChoice {
     denies_all: Cache<String, ()>,
     /// Serialises registrations: a waiter finds the registration that was just made, or the failure.
     registering: tokio::sync::Mutex<Option<FailedRegistration>>,
+    /// Scopes that servers refused to registrations.
+    refusals: ScopeRefusals,
     /// Whether a browser has come back from a server that accepts the document.
     has_worked: AtomicBool,
 }
@@ -81,13 +85,14 @@ impl Default for ClientChoice {
                 .time_to_live(DENIES_ALL)
                 .build(),
             registering: tokio::sync::Mutex::default(),
+            refusals: ScopeRefusals::default(),
             has_worked: AtomicBool::new(false),
         }
     }
 }
 
 impl ClientChoice {
-    /// The client for an authorization of `key` at `server`.
+    /// The client for an authorization of `key` at `server` that asks for `scopes`.
     ///
     /// # Errors
     /// The gateway is no client of the server, or the database fails.
@@ -99,6 +104,7 @@ impl ClientChoice {
         account: &UserAccount,
         gateway: &GatewayClient,
         (server, key): (&ServerMetadata, &GrantKey),
+        scopes: &[String],
     ) -> Result<ChosenClient, AuthorizationError> {
         if let Some(client) = &account.config.client {
             let auth_method = account.auth_method(server.client_auth.as_deref());
@@ -136,7 +142,8 @@ impl ClientChoice {
                          registering instead"
                     );
                 }
-                let registered = self.known_client(account, gateway, (server, key)).await;
+                let place = (server, key);
+                let registered = self.known_client(account, gateway, place, scopes).await;
                 match (registered, unread) {
                     // The server may have the document all the same: kept from before, or fetched at another replica.
                     (Err(AuthorizationError::Registration { source, .. }), Some(id)) => {
@@ -172,6 +179,25 @@ impl ClientChoice {
         }
     }
 
+    /// The refusal of an answer to `pending`, noted where the registration may have to name the scopes.
+    pub(super) fn noted(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        (pending, refusal): (&PendingRecord, CallbackRefusal),
+    ) -> CallbackRefusal {
+        let client = Some(&*pending.client_id);
+        let is_registered = account.config.client.is_none() && gateway.document_id() != client;
+        match refusal {
+            CallbackRefusal::Denied(code @ "invalid_scope")
+                if is_registered && self.refusals.note(&pending.issuer, &pending.scopes) =>
+            {
+                CallbackRefusal::Scopes(code)
+            }
+            other => other,
+        }
+    }
+
     /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document.
     fn was_unread(&self, gateway: &GatewayClient, key: &GrantKey) -> bool {
         let has_worked = self.has_worked.load(Ordering::Relaxed);
@@ -184,9 +210,10 @@ impl ClientChoice {
         account: &UserAccount,
         gateway: &GatewayClient,
         (server, key): (&ServerMetadata, &GrantKey),
+        scopes: &[String],
     ) -> Result<RegistrationRecord, AuthorizationError> {
         let was_left = self.leave_forgotten(account, (server, key)).await?;
-        let registered = self.registered(account, gateway, server).await?;
+        let registered = self.registered(account, gateway, (server, scopes)).await?;
         // Else each abandoned attempt would register again, and in the end displace the registrations that grants use.
         if was_left && is_forgotten(account, server, &registered).await {
             self.denies_all.insert(server.issuer.clone(), ());
@@ -222,12 +249,12 @@ impl ClientChoice {
         Ok(true)
     }
 
-    /// The stored registration, else a new one.
+    /// The stored registration that names `scopes`, else one that names none, else a new one.
     async fn registered(
         &self,
         account: &UserAccount,
         gateway: &GatewayClient,
-        server: &ServerMetadata,
+        (server, scopes): (&ServerMetadata, &[String]),
     ) -> Result<RegistrationRecord, AuthorizationError> {
         let issuer = &server.issuer;
         let shown = || redact::shown(issuer, MAX_SHOWN).into_owned();
@@ -235,11 +262,20 @@ impl ClientChoice {
             return Err(AuthorizationError::NoClient { issuer: shown() });
         }
         let mut failed = self.registering.lock().await;
-        let known = account.vault.registrations().newest(issuer).await;
-        let known = known.map_err(AuthorizationError::Database)?;
+        let known = account.vault.registrations().current(issuer).await;
+        let mut known = known.map_err(AuthorizationError::Database)?;
         let redirect_uri = gateway.redirect_of_registration(issuer);
-        if let Some(known) = known.filter(|known| is_usable(known, &redirect_uri)) {
-            return Ok(known);
+        known.retain(|known| is_usable(known, &redirect_uri));
+        if let Some(found) = known.iter().find(|known| names_all(known, scopes)) {
+            return Ok(found.clone());
+        }
+        let asked = (server, scopes);
+        if let Some(naming) = self.naming(account, gateway, asked, &known).await? {
+            return Ok(naming);
+        }
+        let plain = known.into_iter().find(|known| known.scopes.is_empty());
+        if let Some(plain) = plain {
+            return Ok(plain);
         }
         let Some(endpoint) = &server.consent.registration_endpoint else {
             return Err(AuthorizationError::NoClient { issuer: shown() });
@@ -254,12 +290,7 @@ impl ClientChoice {
         if let Some(failed) = failed.as_ref().filter(is_answer) {
             return Err(refusal(Arc::clone(&failed.source)));
         }
-        let trusted = account.config.issuer.as_deref();
-        let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
-        let place = (issuer.as_str(), endpoint);
-        let taken = (server.client_auth.as_deref(), trusted.as_ref());
-        let registered = registration::register(&account.clients, gateway, place, taken).await;
-        let record = match registered {
+        let record = match register(account, gateway, (server, endpoint), &[]).await {
             Ok(record) => record,
             Err(source) => {
                 let source = Arc::new(source);
@@ -271,16 +302,73 @@ impl ClientChoice {
                 return Err(refusal(source));
             }
         };
-        fault_point::reached("registered");
-        let kept = account.vault.registrations().put(&record).await;
-        kept.map_err(AuthorizationError::Database)?;
-        fault_point::reached("registration_stored");
-        tracing::info!(
-            upstream = %account.upstream, issuer = shown(), client_id = %record.client_id,
-            "registered at an authorization server"
-        );
+        keep(account, &record).await?;
         Ok(record)
     }
+
+    /// A new registration that names `scopes`, where those without were refused them and the server makes it.
+    async fn naming(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        (server, scopes): (&ServerMetadata, &[String]),
+        known: &[RegistrationRecord],
+    ) -> Result<Option<RegistrationRecord>, AuthorizationError> {
+        let names = self.refusals.to_name(server, scopes, known);
+        let endpoint = server.consent.registration_endpoint.as_ref();
+        let (Some(names), Some(endpoint)) = (names, endpoint) else {
+            return Ok(None);
+        };
+        let refused = match register(account, gateway, (server, endpoint), &names).await {
+            Ok(record) if names_all(&record, scopes) => {
+                keep(account, &record).await?;
+                return Ok(Some(record));
+            }
+            // It strikes them: such a registration helps no more than one that names none.
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        if !refused.as_ref().is_some_and(RegistrationError::may_pass) {
+            self.refusals.give_up(&server.issuer, scopes);
+        }
+        let error = refused.as_ref();
+        let error = error.map(|error| -> &(dyn std::error::Error + 'static) { error });
+        tracing::warn!(
+            upstream = %account.upstream, issuer = redact::shown(&server.issuer, MAX_SHOWN).into_owned(), error,
+            "the authorization server does not register the gateway with the scopes that it refused"
+        );
+        Ok(None)
+    }
+}
+
+/// Registers the gateway at `server`. The registration names `scopes`.
+async fn register(
+    account: &UserAccount,
+    gateway: &GatewayClient,
+    (server, endpoint): (&ServerMetadata, &Url),
+    scopes: &[String],
+) -> Result<RegistrationRecord, RegistrationError> {
+    let trusted = account.config.issuer.as_deref();
+    let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
+    let place = (server.issuer.as_str(), endpoint);
+    let taken = (server.client_auth.as_deref(), trusted.as_ref());
+    registration::register(&account.clients, gateway, place, taken, scopes).await
+}
+
+/// Stores a new registration.
+async fn keep(
+    account: &UserAccount,
+    record: &RegistrationRecord,
+) -> Result<(), AuthorizationError> {
+    fault_point::reached("registered");
+    let kept = account.vault.registrations().put(record).await;
+    kept.map_err(AuthorizationError::Database)?;
+    fault_point::reached("registration_stored");
+    tracing::info!(
+        upstream = %account.upstream, issuer = redact::shown(&record.issuer, MAX_SHOWN).into_owned(),
+        client_id = %record.client_id, "registered at an authorization server"
+    );
+    Ok(())
 }
 
 /// Whether `server` refuses the client of a registration, asked with a code that it has not given.

@@ -96,11 +96,7 @@ impl From<AuthorizationError> for TokenFailure {
             }
             AuthorizationError::Registration { source, .. } => {
                 let source = &**source;
-                let may_pass = match source {
-                    RegistrationError::Request(error) => error.may_pass(),
-                    RegistrationError::Refused { may_pass, .. } => *may_pass,
-                    RegistrationError::Unreadable => false,
-                };
+                let may_pass = source.may_pass();
                 if let RegistrationError::Request(DocumentError::Refused(_)) = source {
                     let remedy = "name the host of its registration endpoint in `egress.allow`, or register the gateway \
                         there and write `client_id`";

@@ -15,6 +15,7 @@ pub(in crate::grants) mod proof_key;
 mod redemption;
 mod registration;
 mod rehearsal;
+mod scope_refusals;
 mod scopes;
 
 use std::sync::Arc;
@@ -160,9 +161,8 @@ impl Authorizer {
         let found = account.discovered().await?;
         let endpoint = self.endpoint(&found.server)?;
         let scopes = self.scopes(request.key, &found, request.wider).await?;
-        let client = self
-            .choice
-            .choose(account, &self.gateway, (&found.server, request.key));
+        let place = (&found.server, request.key);
+        let client = self.choice.choose(account, &self.gateway, place, &scopes);
         let ChosenClient {
             id,
             auth_method,
@@ -282,9 +282,11 @@ impl Authorizer {
         }
     }
 
-    /// The refusal of an answer, noted where `offline_access` may be what is refused. Not where the user has an account with
-    /// a refresh token: one without would take its place.
+    /// The refusal of an answer, noted where the next registration should name the scopes, or `offline_access` may be what is
+    /// refused. The latter not where the user has an account with a refresh token: one without would take its place.
     async fn noted(&self, brought: &BroughtAnswer, refusal: CallbackRefusal) -> CallbackRefusal {
+        let refused = (&brought.pending, refusal);
+        let refusal = self.choice.noted(&self.account, &self.gateway, refused);
         let kept = self.account.vault.grant(&brought.key).await;
         let lasts = kept.is_ok_and(|grant| {
             grant.is_some_and(|grant| {

@@ -35,6 +35,17 @@ pub(super) enum RegistrationError {
     Unreadable,
 }
 
+impl RegistrationError {
+    /// Whether a retry may succeed.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Request(error) => error.may_pass(),
+            Self::Refused { may_pass, .. } => *may_pass,
+            Self::Unreadable => false,
+        }
+    }
+}
+
 /// The registration response, RFC 7591 §3.2.1.
 #[derive(Deserialize)]
 struct Registered {
@@ -44,6 +55,9 @@ struct Registered {
     #[serde(default, deserialize_with = "token_answer::expires_in")]
     client_secret_expires_at: Option<Duration>,
     token_endpoint_auth_method: Option<String>,
+    /// The scopes that the client may ask for.
+    #[serde(default, deserialize_with = "token_answer::or_unsaid")]
+    scope: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +67,7 @@ struct RefusedRegistration {
 }
 
 /// Registers `gateway` at `endpoint` of `issuer`. `taken`: the client authentication methods that the server lists;
-/// `trusted`: the configured issuer.
+/// `trusted`: the configured issuer; `scopes`: what `scope` of the registration names, which has none if they are empty.
 ///
 /// # Errors
 /// [`RegistrationError`].
@@ -65,13 +79,14 @@ pub(super) async fn register(
     gateway: &GatewayClient,
     (issuer, endpoint): (&str, &Url),
     (taken, trusted): (Option<&[String]>, Option<&Url>),
+    scopes: &[String],
 ) -> Result<RegistrationRecord, RegistrationError> {
     let method = auth_method(taken);
     let first = post(
         clients,
         gateway,
         (issuer, endpoint, trusted),
-        (method, "web"),
+        (method, "web", scopes),
     )
     .await;
     let answer = match first {
@@ -83,13 +98,13 @@ pub(super) async fn register(
                 clients,
                 gateway,
                 (issuer, endpoint, trusted),
-                (method, "native"),
+                (method, "native", scopes),
             )
             .await?
         }
         other => other?,
     };
-    read(&answer, issuer, gateway).ok_or(RegistrationError::Unreadable)
+    read(&answer, issuer, gateway, scopes).ok_or(RegistrationError::Unreadable)
 }
 
 /// The authentication method: a secret where the server accepts one, so that another program cannot use the client id.
@@ -104,10 +119,13 @@ async fn post(
     clients: &DocumentClients,
     gateway: &GatewayClient,
     (issuer, endpoint, trusted): (&str, &Url, Option<&Url>),
-    (method, application_type): (&str, &str),
+    (method, application_type, scopes): (&str, &str, &[String]),
 ) -> Result<Vec<u8>, RegistrationError> {
     let redirect_uri = gateway.redirect_of_registration(issuer);
-    let body = gateway.metadata(method, application_type, &redirect_uri);
+    let mut body = gateway.metadata(method, application_type, &redirect_uri);
+    if !scopes.is_empty() {
+        body.insert("scope".to_owned(), scopes.join(" ").into());
+    }
     let body = serde_json::to_vec(&body).map_err(|_| RegistrationError::Unreadable)?;
     let json = HeaderValue::from_static("application/json");
     let mut request = Request::new(body);
@@ -142,7 +160,12 @@ fn said(body: &[u8]) -> String {
     format!(": {text}")
 }
 
-fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<RegistrationRecord> {
+fn read(
+    answer: &[u8],
+    issuer: &str,
+    gateway: &GatewayClient,
+    scopes: &[String],
+) -> Option<RegistrationRecord> {
     let registered: Registered = serde_json::from_slice(answer).ok()?;
     let secret = registered.client_secret.filter(|text| !text.is_empty());
     let method = registered.token_endpoint_auth_method.unwrap_or_else(|| {
@@ -161,6 +184,10 @@ fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<Registra
     }
     let ends = registered.client_secret_expires_at;
     let ends = ends.filter(|ends| !ends.is_zero());
+    let allowed = registered.scope.as_deref();
+    let is_allowed = |scope: &&String| {
+        allowed.is_none_or(|allowed| allowed.split_whitespace().any(|one| one == **scope))
+    };
     Some(RegistrationRecord {
         issuer: issuer.to_owned(),
         client_id: registered.client_id,
@@ -168,6 +195,7 @@ fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<Registra
         auth_method: method,
         redirect_uri: Some(gateway.redirect_of_registration(issuer)),
         secret_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
+        scopes: scopes.iter().filter(is_allowed).cloned().collect(),
     })
 }
 
@@ -220,8 +248,24 @@ mod tests {
         #[case] answer: &str,
         #[case] method: Option<&str>,
     ) {
-        let read = read(answer.as_bytes(), "https://as.test", &gateway());
+        let read = read(answer.as_bytes(), "https://as.test", &gateway(), &[]);
         assert_eq!(read.map(|record| record.auth_method).as_deref(), method);
+    }
+
+    // RFC 7591 §3.2.1: the answer holds the metadata as the server has registered it
+    #[rstest]
+    #[case::unsaid("null", &["a", "b"])]
+    #[case::all("\"b a\"", &["a", "b"])]
+    #[case::less("\"a c\"", &["a"])]
+    #[case::none("\"\"", &[])]
+    fn registration_has_the_scopes_that_the_server_left(
+        #[case] scope: &str,
+        #[case] expected: &[&str],
+    ) {
+        let answer = format!(r#"{{"client_id": "c", "scope": {scope}}}"#);
+        let named = ["a".to_owned(), "b".to_owned()];
+        let record = read(answer.as_bytes(), "https://as.test", &gateway(), &named).unwrap();
+        assert_eq!(record.scopes, expected);
     }
 
     #[rstest]
@@ -238,7 +282,7 @@ mod tests {
         let answer = format!(
             r#"{{"client_id": "c", "client_secret": "s", "client_secret_expires_at": {ends}}}"#
         );
-        let record = read(answer.as_bytes(), "https://as.test", &gateway()).unwrap();
+        let record = read(answer.as_bytes(), "https://as.test", &gateway(), &[]).unwrap();
         assert_eq!(record.secret_ends, expected);
     }
 }

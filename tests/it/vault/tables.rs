@@ -225,13 +225,14 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
             auth_method: "client_secret_basic".to_owned(),
             redirect_uri: Some("https://gw.test/connect/callback".to_owned()),
             secret_ends: None,
+            scopes: Vec::new(),
         };
         vault.registrations().put(&record).await.unwrap();
     }
-    let newest = vault.registrations().newest(issuer).await.unwrap().unwrap();
+    let newest = newest_of(&vault, issuer).await.unwrap();
     assert_eq!(newest.client_id, "client-11");
     assert_eq!(newest.client_secret.unwrap().expose(), "secret-11");
-    assert!(vault.registrations().newest(other).await.unwrap().is_none());
+    assert!(newest_of(&vault, other).await.is_none());
     let of = async |client: &str| vault.registrations().get(issuer, client).await.unwrap();
     assert_eq!(of("client-4").await.unwrap().client_id, "client-4");
     assert!(of("client-3").await.is_none(), "the ninth newest");
@@ -239,7 +240,13 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
     let raw = db.open().await;
     let moved = "UPDATE registrations SET issuer = $1";
     raw.execute(moved, &[other.into()]).await.unwrap();
-    assert!(vault.registrations().newest(other).await.unwrap().is_none());
+    assert!(newest_of(&vault, other).await.is_none());
+}
+
+/// The newest registration at `issuer` that is not set aside.
+async fn newest_of(vault: &Vault, issuer: &str) -> Option<RegistrationRecord> {
+    let current = vault.registrations().current(issuer).await.unwrap();
+    current.into_iter().next()
 }
 
 #[rstest]
@@ -262,11 +269,12 @@ async fn registration_that_is_set_aside_stays_for_its_grants(#[case] backend: Ba
             auth_method: "none".to_owned(),
             redirect_uri: None,
             secret_ends: None,
+            scopes: Vec::new(),
         };
         vault.registrations().put(&record).await.unwrap();
     };
     let newest = async || {
-        let newest = vault.registrations().newest(issuer).await.unwrap();
+        let newest = newest_of(&vault, issuer).await;
         newest.map(|record| record.client_id)
     };
     let set_aside = async |client: &str| {
@@ -313,6 +321,7 @@ async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
             auth_method: "none".to_owned(),
             redirect_uri: None,
             secret_ends: None,
+            scopes: Vec::new(),
         };
         vault.registrations().put(&record).await.unwrap();
     };
@@ -323,14 +332,7 @@ async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
          INSERT INTO registrations SELECT issuer || CAST(i AS TEXT), client_id, key_id, sealed, made \
          FROM registrations, n WHERE issuer = 'https://as.test'";
     raw.execute(copy, &[]).await.unwrap();
-    let is_there = async |issuer| {
-        vault
-            .registrations()
-            .newest(issuer)
-            .await
-            .unwrap()
-            .is_some()
-    };
+    let is_there = async |issuer| newest_of(&vault, issuer).await.is_some();
     assert!(is_there("https://oldest.test").await);
     put("https://newest.test").await;
     assert!(!is_there("https://oldest.test").await);

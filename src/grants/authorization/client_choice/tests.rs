@@ -88,7 +88,7 @@ async fn document_is_used_where_servers_can_fetch_it(
     let gateway = GatewayClient::new(&Url::parse(public_url).unwrap());
     let choice = ClientChoice::default();
     let chosen = choice
-        .choose(&account, &gateway, (&server(methods), &key()))
+        .choose(&account, &gateway, (&server(methods), &key()), &[])
         .await;
     match chosen {
         Ok(client) => {
@@ -112,7 +112,9 @@ async fn document_is_kept_from_servers_without_a_name_in_their_answers() {
     let mut server = server(&["none"]);
     server.consent.names_issuer = false;
     let choice = ClientChoice::default();
-    let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+    let chosen = choice
+        .choose(&account, &gateway, (&server, &key()), &[])
+        .await;
     assert!(
         matches!(chosen, Err(AuthorizationError::NoClient { .. })),
         "{chosen:?}"
@@ -134,7 +136,9 @@ async fn failed_registration_is_the_answer_for_five_seconds() {
             source: Arc::new(RegistrationError::Unreadable),
             ended,
         });
-        let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+        let chosen = choice
+            .choose(&account, &gateway, (&server, &key()), &[])
+            .await;
         match chosen {
             Err(AuthorizationError::Registration { source, .. }) => source,
             other => panic!("{other:?}"),
@@ -158,7 +162,9 @@ async fn document_is_used_again_where_the_server_registers_nobody() {
     server.consent.registration_endpoint = Url::parse("https://10.1.2.3/register").ok();
     let choice = ClientChoice::default();
     for _ in 0..3 {
-        let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+        let chosen = choice
+            .choose(&account, &gateway, (&server, &key()), &[])
+            .await;
         let client = chosen.unwrap();
         assert_eq!(Some(&*client.id), gateway.document_id());
         assert_eq!(client.note, None);

@@ -243,6 +243,52 @@ async fn refused_offline_access_is_left_out_the_next_time(#[case] code: &'static
     world.gw.stop().await;
 }
 
+// RFC 7591 §2
+#[rstest]
+#[case::with_offline_access("notes:read offline_access", "asks without it now")]
+#[case::without("notes:read", "the gateway says so now")]
+#[tokio::test]
+async fn refused_scopes_are_named_in_the_next_registration(
+    #[case] listed: &str,
+    #[case] said: &str,
+) {
+    let world = World::start().await;
+    let scopes: Vec<&str> = listed.split(' ').collect();
+    world.server.publishes("scopes_supported", json!(scopes));
+    world.server.wants_named_scopes(201);
+    let text = world.browser().connect("/connect/up").await;
+    for part in ["Not connected", "invalid_scope", said] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // The second time with the registration of the first.
+    for _ in 0..2 {
+        world.connect().await;
+        let registered = world.server.registered();
+        assert_eq!(registered.len(), 2);
+        assert_eq!(registered[0].get("scope"), None);
+        assert_eq!(registered[1]["scope"], listed);
+    }
+    assert_eq!(echo(&world.plain().await, "runs").await, "runs");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn registration_without_scopes_is_the_fallback() {
+    let world = World::start().await;
+    world.server.publishes("scopes_supported", json!(null));
+    world.server.wants_named_scopes(400);
+    for _ in 0..3 {
+        let text = world.browser().connect("/connect/up").await;
+        assert!(text.contains("invalid_scope"), "{text}");
+    }
+    logged(&world.gw, "does not register the gateway with the scopes").await;
+    assert_eq!(world.server.registered().len(), 1);
+    let client = first_client(&world.server);
+    let asked = world.server.asked();
+    assert!(asked.iter().all(|query| query["client_id"] == client));
+    world.gw.stop().await;
+}
+
 // The next account would end with the login at the server, in place of one that lasts.
 #[tokio::test]
 async fn account_that_lasts_is_never_connected_again_without_offline_access() {

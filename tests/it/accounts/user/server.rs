@@ -55,6 +55,8 @@ struct State {
     withholds: &'static str,
     /// The error for requests for `offline_access`.
     refuses_offline: Option<&'static str>,
+    /// The status of registrations with `scope`, where a client has the scopes that it registered with alone.
+    named_scopes: Option<u16>,
     codes: BTreeMap<String, Form>,
     /// Refresh tokens that are good, with their scopes.
     refresh: BTreeMap<String, String>,
@@ -72,12 +74,17 @@ struct State {
 const NOT_ALLOWED: &str = "not_allowed";
 
 impl State {
-    /// The error for an authorization request, if it asks for `offline_access`.
+    /// The error for an authorization request, if it asks for `offline_access`, or for scopes that its client has not.
     fn refused(&self, asked: &Form) -> Option<&'static str> {
-        let asks = asked
-            .get("scope")?
-            .split(' ')
-            .any(|one| one == "offline_access");
+        let scope = asked.get("scope")?;
+        let asks = scope.split(' ').any(|one| one == "offline_access");
+        let mut clients = self.registered.iter();
+        let client = clients.find(|one| one["client_id"] == asked["client_id"]);
+        let named = client.and_then(|client| client["scope"].as_str());
+        let named: Vec<&str> = named.unwrap_or_default().split(' ').collect();
+        if self.named_scopes.is_some() && !scope.split(' ').all(|one| named.contains(&one)) {
+            return Some("invalid_scope");
+        }
         self.refuses_offline.filter(|_| asks)
     }
 }
@@ -136,6 +143,11 @@ impl ConsentServer {
     /// for the browser.
     pub(super) fn refuses_offline(&self, code: &'static str) {
         self.state.lock().unwrap().refuses_offline = Some(code);
+    }
+
+    /// Holds a client to the scopes that it registered with, as Ory Hydra does, and answers such registrations with `status`.
+    pub(super) fn wants_named_scopes(&self, status: u16) {
+        self.state.lock().unwrap().named_scopes = Some(status);
     }
 
     /// Grants all that is requested but this scope.
@@ -291,6 +303,11 @@ fn register(origin: &str, body: &[u8], state: &Mutex<State>) -> Response {
     let mut client: Value = serde_json::from_slice(body).unwrap();
     if state.refuses_web_clients && client["application_type"] == "web" {
         return answer(400, &json!({"error": "invalid_redirect_uri"}).to_string());
+    }
+    let status = state.named_scopes.filter(|_| !client["scope"].is_null());
+    if let Some(status @ 400..) = status {
+        let refusal = json!({"error": "invalid_client_metadata"});
+        return answer(status, &refusal.to_string());
     }
     let number = state.registered.len() + 1;
     let port = origin.rsplit(':').next().unwrap();
