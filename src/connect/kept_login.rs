@@ -3,16 +3,14 @@
 use maud::html;
 
 use super::form::FormParts;
-use crate::grants::{OFFLINE, OPENID};
 
 /// The text of the page before a person goes on.
 const PROMISE: &str = "The gateway keeps this login encrypted. With it that server tells the authorization servers of this \
      upstream, and of the others that are connected by a login, who you are, with the calls of this gateway account. Go on \
      only if you began this yourself. Disconnecting one of these upstreams disconnects all.";
 
-/// The request that a person is going to see at `issuer`; with `offline_access` where it `asks_offline`.
-pub(super) fn parts(issuer: &str, asks_offline: bool) -> FormParts {
-    let offline = asks_offline.then_some(OFFLINE);
+/// The request that a person is going to see at `issuer`, for `scopes`.
+pub(super) fn parts(issuer: &str, scopes: &[String]) -> FormParts {
     FormParts {
         promise: PROMISE,
         fields: Some(html! {
@@ -20,7 +18,7 @@ pub(super) fn parts(issuer: &str, asks_offline: bool) -> FormParts {
                 dt { "You will be asked by" } dd { code { (issuer) } }
                 dt { "For" }
                 dd { ul {
-                    @for scope in std::iter::once(OPENID).chain(offline) { li { code { (scope) } } }
+                    @for scope in scopes { li { code { (scope) } } }
                 } }
             }
         }),

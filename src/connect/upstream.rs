@@ -95,11 +95,11 @@ impl ConnectedUpstream {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
             ConnectMethod::Login => {
-                let asks_offline = match logins {
-                    Some(logins) => logins.asks_offline(person).await,
-                    None => false,
+                let scopes = match logins {
+                    Some(logins) => logins.kept_scopes(person, &self.name).await,
+                    None => Vec::new(),
                 };
-                kept_login::parts(person.issuer().unwrap_or_default(), asks_offline)
+                kept_login::parts(person.issuer().unwrap_or_default(), &scopes)
             }
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,

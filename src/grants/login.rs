@@ -261,14 +261,19 @@ impl LoginClient {
         Ok(self.server().await?.consent.is_pairwise)
     }
 
-    /// Whether a login that is kept asks for `offline_access` where nothing else is against it; also where the issuer's
-    /// metadata cannot be had.
+    /// All scopes of a login that is kept and would else ask for `scopes`. If it `may_outlast`, `offline_access` is among them
+    /// also where the issuer's metadata cannot be had.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the search under way.
-    pub async fn asks_offline(&self) -> bool {
-        let server = self.server().await.ok();
-        server.is_none_or(|server| takes_offline(&server))
+    pub async fn kept_scopes(&self, scopes: &[String], may_outlast: bool) -> Vec<String> {
+        let has_offline = may_outlast && {
+            let server = self.server().await.ok();
+            server.is_none_or(|server| takes_offline(&server))
+        };
+        let scopes = scopes.iter().map(String::as_str).collect();
+        let all = with_kept(scopes, has_offline);
+        all.into_iter().map(str::to_owned).collect()
     }
 
     /// The issuer's metadata, fetched where it is not cached.
@@ -329,6 +334,16 @@ fn takes_offline(server: &ServerMetadata) -> bool {
     known.is_empty() || known.iter().any(|scope| scope == OFFLINE)
 }
 
+/// `scopes` with those of a login that is kept.
+fn with_kept(mut scopes: Vec<&str>, has_offline: bool) -> Vec<&str> {
+    for scope in std::iter::once(OPENID).chain(has_offline.then_some(OFFLINE)) {
+        if !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    scopes
+}
+
 /// Scopes and prompts of `request`.
 fn asked<'a>(
     request: &'a LoginRequest<'_>,
@@ -341,11 +356,7 @@ fn asked<'a>(
     }
     if request.keeps {
         let has_offline = request.may_outlast && takes_offline(server);
-        for scope in std::iter::once(OPENID).chain(has_offline.then_some(OFFLINE)) {
-            if !scopes.contains(&scope) {
-                scopes.push(scope);
-            }
-        }
+        scopes = with_kept(scopes, has_offline);
         if has_offline {
             prompt.push("consent");
         }

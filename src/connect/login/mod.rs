@@ -154,15 +154,22 @@ impl Logins {
         Some(person)
     }
 
-    /// Whether a login of `person` that is kept asks for `offline_access`.
+    /// The scopes that a login of `person` asks for if it begins at the page of `upstream` and is kept; none without a
+    /// configured login at the person's issuer.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the search for the issuer's metadata.
-    pub(super) async fn asks_offline(&self, person: &Person) -> bool {
-        let Some(login) = person.issuer().and_then(|issuer| self.find(issuer)) else {
-            return false;
+    pub(super) async fn kept_scopes(&self, person: &Person, upstream: &str) -> Vec<String> {
+        let known = person.issuer().and_then(|issuer| {
+            let login = self.find(issuer)?;
+            let (claim, _) = self.claims(issuer)?;
+            Some((login, login.scopes(login.endpoint(Some(upstream))?, claim)))
+        });
+        let Some((login, scopes)) = known else {
+            return Vec::new();
         };
-        self.may_outlast(person.owner()) && login.client.asks_offline().await
+        let may_outlast = self.may_outlast(person.owner());
+        login.client.kept_scopes(&scopes, may_outlast).await
     }
 
     /// Whether a login of `owner` that is kept may ask for `offline_access`.
@@ -184,7 +191,7 @@ impl Logins {
         purpose: LoginPurpose,
     ) -> Option<Result<StartedLogin, LoginFailure>> {
         let login = self.find(issuer)?;
-        let endpoint = login.endpoint(&next)?;
+        let endpoint = login.endpoint(next.upstream.as_deref())?;
         let (state, verifier) = (chance(), Secret::new(chance()));
         let is_access = login.config.token == LoginToken::Access;
         let begun = BegunLogin {
@@ -200,11 +207,7 @@ impl Logins {
             ends: (self.clock.now() + LIFE).as_secs(),
         };
         let (claim, _) = self.claims(issuer)?;
-        let scopes = if is_access {
-            endpoint.scopes_at_login()
-        } else {
-            scopes_of(claim)
-        };
+        let scopes = login.scopes(endpoint, claim);
         let request = LoginRequest {
             redirect_uri: &self.callback,
             state: &state,
@@ -270,9 +273,16 @@ impl Logins {
 }
 
 impl Login {
+    /// The scopes of a login for `endpoint` that has to tell `claim`.
+    fn scopes(&self, endpoint: &Endpoint, claim: &str) -> Vec<String> {
+        match self.config.token {
+            LoginToken::Access => endpoint.scopes_at_login(),
+            LoginToken::Id => scopes_of(claim),
+        }
+    }
+
     /// The endpoint that the person logs in for: one that shows the upstream of the page, else the first.
-    fn endpoint(&self, next: &NextPage) -> Option<&Arc<Endpoint>> {
-        let upstream = next.upstream.as_deref();
+    fn endpoint(&self, upstream: Option<&str>) -> Option<&Arc<Endpoint>> {
         let shows = |endpoint: &&Arc<Endpoint>| {
             endpoint
                 .upstreams

@@ -411,6 +411,10 @@ async fn login_by_access_token_keeps_its_id_token() {
     world.idp.answers(200, answer);
     let done = world.back(&mut browser, &begun).await;
     let page = browser.open(&done.goes_on()).await;
+    for scope in ["mcp:tools", "openid", "offline_access"] {
+        let named = format!("<code>{scope}</code>");
+        assert!(page.text.contains(&named), "{scope}: {}", page.text);
+    }
     let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
     let query: BTreeMap<_, _> = begun.url.query_pairs().into_owned().collect();
     assert_eq!(query["scope"], "mcp:tools openid offline_access");
