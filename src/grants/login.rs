@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The scope of a login that ends with an ID token.
 pub const OPENID: &str = "openid";
 /// The scope of a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
-pub const OFFLINE: &str = "offline_access";
+pub(crate) const OFFLINE: &str = "offline_access";
 
 /// One `connect.login`.
 #[derive(Debug)]
