@@ -10,21 +10,16 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 use url::Url;
 
-use super::super::client_key::ClientProof;
 use super::super::documents::MAX_SHOWN;
 use super::super::server_metadata::ServerMetadata;
-use super::super::token_endpoint::{TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::callback::CallbackRefusal;
 use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
-use super::proof_key;
 use super::registration::{self, RegistrationError};
 use super::scope_refusals::{ScopeRefusals, names_all};
-use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientRegistration;
 use crate::runtime::fault_point;
-use crate::secret::Secret;
 use crate::telemetry::redact;
 use crate::vault::{GrantKey, PendingRecord, RegistrationRecord};
 
@@ -215,7 +210,7 @@ impl ClientChoice {
         let was_left = self.leave_forgotten(account, (server, key)).await?;
         let registered = self.registered(account, gateway, (server, scopes)).await?;
         // Else each abandoned attempt would register again, and in the end displace the registrations that grants use.
-        if was_left && is_forgotten(account, server, &registered).await {
+        if was_left && registration::is_forgotten(account, server, &registered).await {
             self.denies_all.insert(server.issuer.clone(), ());
         }
         Ok(registered)
@@ -237,7 +232,7 @@ impl ClientChoice {
         let Some(known) = known.map_err(AuthorizationError::Database)? else {
             return Ok(false);
         };
-        if !is_forgotten(account, server, &known).await {
+        if !registration::is_forgotten(account, server, &known).await {
             return Ok(false);
         }
         tracing::warn!(
@@ -249,7 +244,8 @@ impl ClientChoice {
         Ok(true)
     }
 
-    /// The stored registration that names `scopes`, else one that names none, else a new one.
+    /// A registration for an authorization with `scopes`: a stored one that names them all, else a stored one without scopes, else a
+    /// new one.
     async fn registered(
         &self,
         account: &UserAccount,
@@ -265,7 +261,7 @@ impl ClientChoice {
         let known = account.vault.registrations().current(issuer).await;
         let mut known = known.map_err(AuthorizationError::Database)?;
         let redirect_uri = gateway.redirect_of_registration(issuer);
-        known.retain(|known| is_usable(known, &redirect_uri));
+        known.retain(|known| registration::is_usable(known, &redirect_uri));
         if let Some(found) = known.iter().find(|known| names_all(known, scopes)) {
             return Ok(found.clone());
         }
@@ -324,7 +320,7 @@ impl ClientChoice {
                 keep(account, &record).await?;
                 return Ok(Some(record));
             }
-            // It strikes them: such a registration helps no more than one that names none.
+            // The server left some of the scopes out, so this registration would be refused as the one without scopes was.
             Ok(_) => None,
             Err(error) => Some(error),
         };
@@ -369,48 +365,6 @@ async fn keep(
         client_id = %record.client_id, "registered at an authorization server"
     );
     Ok(())
-}
-
-/// Whether `server` refuses the client of a registration, asked with a code that it has not given.
-async fn is_forgotten(
-    account: &UserAccount,
-    server: &ServerMetadata,
-    known: &RegistrationRecord,
-) -> bool {
-    let endpoint = server.token_endpoint.clone();
-    let server = ServerMetadata::remembered(&known.issuer, endpoint, Some(&known.auth_method));
-    let proof = known.client_secret.clone();
-    let proof = proof.map_or(ClientProof::Public, ClientProof::Secret);
-    let (code, verifier) = (Secret::new("none"), proof_key::verifier());
-    let asked = TokenRequest {
-        server: &server,
-        client_id: &known.client_id,
-        proof: &proof,
-        scopes: &[],
-        resource: None,
-        grant: TokenGrant::Code {
-            code: &code,
-            verifier: &verifier,
-            redirect_uri: known.redirect_uri.as_deref().unwrap_or_default(),
-        },
-    };
-    let answer = account.ask(&asked).await;
-    matches!(
-        answer,
-        Err(TokenError::OAuth {
-            code: "invalid_client",
-            ..
-        })
-    )
-}
-
-/// Whether a registration has the present redirect URI, and a secret that outlasts the authorization.
-fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
-    /// An authorization waits for ten minutes; five are spare.
-    const MARGIN: u64 = 15 * 60 * 1000;
-    let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
-    let ends = record.secret_ends.unwrap_or(u64::MAX);
-    record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
 }
 
 #[cfg(test)]

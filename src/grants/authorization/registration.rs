@@ -7,9 +7,15 @@ use http::{HeaderValue, Method, Request};
 use serde::Deserialize;
 use url::Url;
 
+use super::super::client_key::ClientProof;
 use super::super::documents::{DocumentClients, DocumentError, MAX_SHOWN, is_passing};
+use super::super::server_metadata::ServerMetadata;
 use super::super::token_answer;
+use super::super::token_endpoint::{TokenError, TokenGrant, TokenRequest};
+use super::super::user_account::UserAccount;
 use super::gateway_client::GatewayClient;
+use super::proof_key;
+use crate::clock::{Clock as _, SystemClock};
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::vault::RegistrationRecord;
@@ -197,6 +203,48 @@ fn read(
         secret_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
         scopes: scopes.iter().filter(is_allowed).cloned().collect(),
     })
+}
+
+/// Whether `server` refuses the client of a registration, asked with a code that it has not given.
+pub(super) async fn is_forgotten(
+    account: &UserAccount,
+    server: &ServerMetadata,
+    known: &RegistrationRecord,
+) -> bool {
+    let endpoint = server.token_endpoint.clone();
+    let server = ServerMetadata::remembered(&known.issuer, endpoint, Some(&known.auth_method));
+    let proof = known.client_secret.clone();
+    let proof = proof.map_or(ClientProof::Public, ClientProof::Secret);
+    let (code, verifier) = (Secret::new("none"), proof_key::verifier());
+    let asked = TokenRequest {
+        server: &server,
+        client_id: &known.client_id,
+        proof: &proof,
+        scopes: &[],
+        resource: None,
+        grant: TokenGrant::Code {
+            code: &code,
+            verifier: &verifier,
+            redirect_uri: known.redirect_uri.as_deref().unwrap_or_default(),
+        },
+    };
+    let answer = account.ask(&asked).await;
+    matches!(
+        answer,
+        Err(TokenError::OAuth {
+            code: "invalid_client",
+            ..
+        })
+    )
+}
+
+/// Whether a registration has the present redirect URI, and a secret that outlasts the authorization.
+pub(super) fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
+    /// An authorization waits for ten minutes; five are spare.
+    const MARGIN: u64 = 15 * 60 * 1000;
+    let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
+    let ends = record.secret_ends.unwrap_or(u64::MAX);
+    record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use rstest::rstest;
 use super::*;
 use crate::audit::AuditSink;
 use crate::call::Principal;
+use crate::clock::SystemClock;
 use crate::config::{CarrierConfig, UpstreamAuth};
 use crate::egress::EgressRules;
 use crate::grants::{DocumentClients, SharedClients};
