@@ -88,8 +88,8 @@ impl ClientNotices {
         HeldNotifications::default()
     }
 
-    /// The client has missed messages of its upstreams, perhaps changes. The gateway notifies it that all lists, and the
-    /// resources that it follows, have changed.
+    /// The client has missed messages of its upstreams, perhaps changes. The gateway sends it a change notification for
+    /// each list and for each resource that it subscribes to.
     pub(crate) fn missed(&self, session: &Arc<Session>) {
         let is_pure = self.links.views.is_pure(&session.endpoint);
         for upstream in &session.endpoint.upstreams {

@@ -25,7 +25,7 @@ enum Post {
     Endless,
     /// No response at all.
     Unanswered,
-    /// This status to `notifications/initialized`, 202 to other messages.
+    /// `notifications/initialized` gets this status, other messages get 202.
     Refused(u16),
 }
 

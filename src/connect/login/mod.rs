@@ -66,7 +66,7 @@ pub(super) struct Logins {
     sealer: Arc<Sealer>,
     clock: SharedClock,
     used: Cache<String, ()>,
-    /// Persons to whom the issuer has refused `offline_access`: their next kept login does not request this scope.
+    /// Persons whose `offline_access` the issuer has refused. Their next kept login does not request this scope.
     offline_refused: Cache<OwnerKey, ()>,
     exchanges: Semaphore,
     /// Limits log lines, by kind of failure.

@@ -233,7 +233,7 @@ async fn get_stream_goes_on_where_events_are_gone() {
     stream.until(CHANGED).await;
     let forged = format!("{}99", stream.last_id.as_ref().expect("an id"));
     drop(stream);
-    // What this call tells of evicts the change.
+    // The notices of this call evict the change notification from the log.
     let arguments = json!({"n": 60, "bytes": 1000, "gap_ms": 2});
     let params = json!({"name": "notices", "arguments": arguments, "_meta": {"progressToken": 1}});
     user.request("tools/call", params).await.unwrap();

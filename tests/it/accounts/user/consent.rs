@@ -68,7 +68,7 @@ async fn registration_that_its_server_has_forgotten_is_made_again() {
     let url = world.browser().begin("/connect/up").await;
     assert_eq!(registered(), 3);
     assert!(url.as_str().contains("client-3-of"), "{url}");
-    // It refuses its newest client too: this is how it answers any code that it does not know.
+    // The server refuses its newest client too: it answers every unknown code with `invalid_client`.
     world.browser().begin("/connect/up").await;
     assert_eq!(registered(), 3);
     world.server.set_mood(Mood::Good);

@@ -51,7 +51,7 @@ struct State {
     /// Without them no refresh tokens are given.
     gives_refresh_tokens: bool,
     refuses_web_clients: bool,
-    /// A scope that it never grants, without refusing what else is requested.
+    /// The scope that the server leaves out when it grants a request.
     withholds: &'static str,
     /// The error for requests for `offline_access`.
     refuses_offline: Option<&'static str>,
@@ -150,7 +150,7 @@ impl ConsentServer {
         self.state.lock().unwrap().named_scopes = Some(status);
     }
 
-    /// Grants all that is requested but this scope.
+    /// Leaves `scope` out of every grant.
     pub(super) fn withholds(&self, scope: &'static str) {
         self.state.lock().unwrap().withholds = scope;
     }
