@@ -244,8 +244,8 @@ impl ClientChoice {
         Ok(true)
     }
 
-    /// A registration for an authorization with `scopes`: a stored one that names them all, else a stored one without scopes, else a
-    /// new one.
+    /// Finds a registration for an authorization with `scopes`. A stored registration that names all of them is preferred to a
+    /// stored registration without scopes; where neither is stored, the gateway registers.
     async fn registered(
         &self,
         account: &UserAccount,
