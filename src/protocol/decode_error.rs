@@ -6,6 +6,10 @@ use super::json::{self, JsonFlaw};
 pub(super) const TOO_MANY_VALUES: &str =
     "more values in the message than `limits.json_values` allows";
 
+/// Why a message is refused that has more members to read than are kept.
+pub(super) const TOO_MANY_MEMBERS: &str =
+    "more than 1024 members in the message, \"params\" and \"_meta\"";
+
 /// Why bytes are no JSON-RPC message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -23,10 +27,15 @@ pub enum DecodeError {
     Ambiguous {
         /// The member.
         member: String,
+        /// JSON text of the id to answer under, when the message has one `id` and is a request.
+        id: Option<String>,
     },
     /// Nested deeper than allowed.
     #[error("nested too deeply")]
-    TooDeep,
+    TooDeep {
+        /// JSON text of the id to answer under, when the message has one `id` and is a request.
+        id: Option<String>,
+    },
     /// JSON, but no JSON-RPC message.
     #[error("invalid message: {reason}")]
     InvalidRequest {
@@ -46,7 +55,10 @@ impl DecodeError {
     #[must_use]
     pub fn is_parse_error(&self) -> bool {
         match self {
-            Self::NotUtf8 | Self::NotJson { .. } | Self::Ambiguous { .. } | Self::TooDeep => true,
+            Self::NotUtf8
+            | Self::NotJson { .. }
+            | Self::Ambiguous { .. }
+            | Self::TooDeep { .. } => true,
             Self::InvalidRequest { .. } | Self::TooMany => false,
         }
     }
@@ -55,15 +67,29 @@ impl DecodeError {
     #[must_use]
     pub fn id(&self) -> Option<&str> {
         match self {
-            Self::InvalidRequest { id, .. } => id.as_deref(),
-            _ => None,
+            Self::InvalidRequest { id, .. } | Self::Ambiguous { id, .. } | Self::TooDeep { id } => {
+                id.as_deref()
+            }
+            Self::NotUtf8 | Self::NotJson { .. } | Self::TooMany => None,
+        }
+    }
+
+    /// Whether one message is refused for a bound of ours alone: it may be right in itself.
+    #[must_use]
+    pub fn is_over_bound(&self) -> bool {
+        match self {
+            Self::TooDeep { .. } => true,
+            Self::InvalidRequest { reason, .. } => {
+                [TOO_MANY_VALUES, TOO_MANY_MEMBERS].contains(reason)
+            }
+            Self::NotUtf8 | Self::NotJson { .. } | Self::Ambiguous { .. } | Self::TooMany => false,
         }
     }
 
     pub(super) fn from_flaw(flaw: JsonFlaw, offset: usize) -> Self {
         match flaw {
             JsonFlaw::Syntax => Self::NotJson { offset },
-            JsonFlaw::TooDeep => Self::TooDeep,
+            JsonFlaw::TooDeep => Self::TooDeep { id: None },
             JsonFlaw::TooMany => Self::invalid(TOO_MANY_VALUES),
         }
     }

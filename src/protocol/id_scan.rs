@@ -27,6 +27,8 @@ pub struct IdScan {
     size: usize,
     /// What the newest message is for the client that has called.
     newest: Option<ScannedMessage>,
+    /// JSON text of the id of a single message, if it is a request.
+    asked: Option<String>,
 }
 
 /// Whether a message answers a request.
@@ -75,6 +77,8 @@ enum ScanPosition {
 enum PendingMember {
     Other,
     Id,
+    /// A name that some parsers take for `id`: they ignore case.
+    IdInOtherCase,
     Method,
 }
 
@@ -95,6 +99,13 @@ impl ScannedRequest {
         let id = self.id.as_deref().filter(|_| self.ids == 1);
         id.and_then(RequestId::parse)
             .map_or(ScannedMessage::Unclear, ScannedMessage::Reply)
+    }
+
+    /// The id of a request, whatever its method: the only member that any parser takes for `id`.
+    fn asked(&self) -> Option<&String> {
+        self.id
+            .as_ref()
+            .filter(|_| self.ids == 1 && self.methods > 0)
     }
 
     /// Its id, where it is a request that may be answered by an error.
@@ -157,6 +168,13 @@ impl IdScan {
         let is_one = self.stage == ScanStage::Over && !self.is_array;
         let newest = self.newest.filter(|_| is_one);
         newest.unwrap_or(ScannedMessage::Unclear)
+    }
+
+    /// JSON text of the id of the request, if the text was one whole request; its members may be repeated, but for
+    /// `id`.
+    #[must_use]
+    pub fn request(self) -> Option<String> {
+        self.asked.filter(|_| self.stage == ScanStage::Over)
     }
 
     fn take_of_string(&mut self, byte: u8) {
@@ -240,6 +258,7 @@ impl IdScan {
         }
         self.place = ScanPosition::Value(match text.and_then(json::string).as_deref() {
             Some("id") => PendingMember::Id,
+            Some(name) if name.eq_ignore_ascii_case("id") => PendingMember::IdInOtherCase,
             Some("method") => PendingMember::Method,
             _ => PendingMember::Other,
         });
@@ -254,6 +273,7 @@ impl IdScan {
                 let id = text.filter(|text| RequestId::parse(text).is_some());
                 message.id = id.map(str::to_owned);
             }
+            ScanPosition::Value(PendingMember::IdInOtherCase) => message.ids += 1,
             ScanPosition::Value(PendingMember::Method) => {
                 message.methods += 1;
                 // `initialize` has no session that could go on.
@@ -301,6 +321,9 @@ impl IdScan {
         self.place = ScanPosition::Outside;
         let message = std::mem::take(&mut self.message);
         self.newest = Some(message.kind());
+        if !self.is_array {
+            self.asked = message.asked().cloned();
+        }
         let Some(id) = message.id() else {
             return;
         };
@@ -375,6 +398,8 @@ mod tests {
             r#"{"id":1,"result":{"method":"x"}}"#,
             r#"{"id":1,"id":2,"method":"m"}"#,
             r#"{"id":1,"\u0069d":2,"method":"m"}"#,
+            r#"{"id":1,"ID":2,"method":"m"}"#,
+            r#"{"Id":1,"method":"m"}"#,
             r#"{"id":1,"method":"m","method":"n"}"#,
             r#"{"id":{"id":1},"method":"m"}"#,
             r#"{"id":[1],"method":"m"}"#,
@@ -392,6 +417,34 @@ mod tests {
         text: &str,
     ) {
         assert_eq!(ids(text, 3), Vec::<String>::new(), "{text}");
+    }
+
+    #[rstest]
+    #[case(
+        r#"{"method":"m","params":{"id":9},"jsonrpc":"2.0","id":"a"}"#,
+        Some("\"a\"")
+    )]
+    #[case(
+        r#"{"id":1,"method":"m","method":"initialize","x":1,"x":2}"#,
+        Some("1")
+    )]
+    #[case(r#"{"id":1,"id":1,"method":"m"}"#, None)]
+    #[case(r#"{"id":1,"iD":2,"method":"m"}"#, None)]
+    #[case(r#"{"id":1,"result":{"method":"m"}}"#, None)]
+    #[case(r#"{"method":"m"}"#, None)]
+    #[case(r#"{"id":1,"method":"m""#, None)]
+    #[case(r#"[{"id":1,"method":"m"}]"#, None)]
+    #[case(r#"{"id":1,"method":"m"}{"id":2,"method":"m"}"#, None)]
+    fn one_request_has_an_id_whatever_else_is_repeated(
+        #[case] text: &str,
+        #[case] expected: Option<&str>,
+        #[values(1, 3, 4096)] piece: usize,
+    ) {
+        let mut scan = IdScan::default();
+        text.as_bytes()
+            .chunks(piece)
+            .for_each(|piece| scan.feed(piece));
+        assert_eq!(scan.request().as_deref(), expected, "{text}");
     }
 
     #[test]

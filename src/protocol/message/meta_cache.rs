@@ -208,7 +208,7 @@ mod tests {
     fn nesting_is_bounded_for_what_is_known_too() {
         let deep = request(&format!("{{{CAPABILITIES}:[[[]]]}}"));
         assert!(read(&deep, 128).is_ok());
-        assert_eq!(read(&deep, 5), Err(DecodeError::TooDeep));
+        assert!(matches!(read(&deep, 5), Err(DecodeError::TooDeep { .. })));
         assert!(read(&deep, 6).is_ok());
     }
 

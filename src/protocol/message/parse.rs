@@ -3,8 +3,9 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use super::super::decode_error::{DecodeError, TOO_MANY_VALUES};
+use super::super::decode_error::{DecodeError, TOO_MANY_MEMBERS, TOO_MANY_VALUES};
 use super::super::id::is_id;
+use super::super::id_scan::IdScan;
 use super::super::json::{
     self, JsonFlaw, JsonScanner, NameFolding, RawString, WalkStop, first_duplicate,
 };
@@ -66,10 +67,26 @@ pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout,
     match read {
         Ok(()) => {}
         Err(WalkStop::Flaw(JsonFlaw::TooMany)) => reader.is_cut_off = true,
+        Err(WalkStop::Flaw(JsonFlaw::TooDeep)) => {
+            let id = request_id(text);
+            return Err(DecodeError::TooDeep { id });
+        }
         Err(WalkStop::Flaw(flaw)) => return Err(DecodeError::from_flaw(flaw, scanner.offset())),
-        Err(WalkStop::Ambiguous(member)) => return Err(DecodeError::Ambiguous { member }),
+        Err(WalkStop::Ambiguous(member)) => {
+            let id = request_id(text);
+            return Err(DecodeError::Ambiguous { member, id });
+        }
     }
     reader.classify(text)
+}
+
+/// JSON text of the id of a request that is refused before all of it was read; `None` if the id is not clear. Many
+/// clients write the id last.
+#[cold]
+fn request_id(text: &str) -> Option<String> {
+    let mut scan = IdScan::default();
+    scan.feed(text.as_bytes());
+    scan.request()
 }
 
 struct MessageParser {
@@ -300,10 +317,13 @@ impl MessageParser {
             Err(DecodeError::InvalidRequest { reason, id })
         };
         if self.has_too_many {
-            return invalid("more than 1024 members in the message, \"params\" and \"_meta\"");
+            return invalid(TOO_MANY_MEMBERS);
         }
         if self.is_cut_off {
-            return invalid(TOO_MANY_VALUES);
+            return Err(DecodeError::InvalidRequest {
+                reason: TOO_MANY_VALUES,
+                id: request_id(text),
+            });
         }
         let is_known =
             |version| version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0");

@@ -1,5 +1,6 @@
 mod edit;
 mod properties;
+mod unread;
 
 use bytes::Bytes;
 use rstest::rstest;
@@ -237,8 +238,9 @@ fn depth_counts_from_the_message_itself() {
         )
     };
     assert!(parse(&nested(126)).is_ok());
-    assert_eq!(parse(&nested(127)).unwrap_err(), DecodeError::TooDeep);
-    assert_eq!(parse(&nested(100_000)).unwrap_err(), DecodeError::TooDeep);
+    let too_deep = DecodeError::TooDeep { id: None };
+    assert_eq!(parse(&nested(127)).unwrap_err(), too_deep);
+    assert_eq!(parse(&nested(100_000)).unwrap_err(), too_deep);
 }
 
 #[test]

@@ -160,6 +160,23 @@ async fn what_is_no_message_is_answered_and_the_socket_goes_on() {
 }
 
 #[tokio::test]
+async fn message_with_repeated_members_names_its_id() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    for (members, id) in [
+        (r#""id":"a","params":{"x":1,"x":2}"#, json!("a")),
+        (r#""id":1,"ID":2"#, json!(null)),
+    ] {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"ping",{members}}}"#);
+        socket.send(Message::text(text)).await;
+        let error = socket.message().await.unwrap();
+        assert_eq!(error["error"]["code"], -32700, "{members}");
+        assert_eq!(error["id"], id, "{members}");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
 async fn before_initialize_nothing_is_served() {
     let gw = secured().await;
     let alice = gw.principal("alice");
