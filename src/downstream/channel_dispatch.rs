@@ -19,7 +19,7 @@ use super::{McpService, batch, initialize, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Message, MessageKind, RequestId, Revision, json, meta};
+use crate::protocol::{DecodeError, Message, MessageKind, RequestId, Revision, json, meta};
 use crate::session::{DeliveryMode, ResponseStream, Session};
 use crate::telemetry::request_tag;
 
@@ -76,10 +76,10 @@ pub(super) fn on_bytes(
         return Ok(());
     }
     let bounds = service.settings.limits.of_messages();
-    let message = Message::parse(bytes, bounds).map_err(|error| {
-        let id = error.id().map(str::to_owned);
-        (reply::decode_fault(&error), id)
-    })?;
+    let message = match Message::parse(bytes, bounds) {
+        Ok(message) => message,
+        Err(error) => return refuse_unread(channel, arrival, &error),
+    };
     note_message(arrival.record, &message);
     if message.kind() != MessageKind::Request {
         arrival.record.answered();
@@ -107,6 +107,28 @@ pub(super) fn on_bytes(
         return Ok(());
     }
     on_message(service, channel, arrival, message, due);
+    Ok(())
+}
+
+/// Refuses a request that is over a bound of ours on the channel: a client of HTTP+SSE waits there for its reply, whatever
+/// the status of its POST says.
+///
+/// # Errors
+/// The bytes are no message, or their id is not clear.
+#[cold]
+fn refuse_unread(
+    channel: &Channel,
+    arrival: &IncomingMessage<'_>,
+    error: &DecodeError,
+) -> Result<(), UnreadableMessage> {
+    let fault = reply::decode_fault(error);
+    let id = error.id();
+    if id.is_none() || !error.is_over_bound() {
+        return Err((fault, id.map(str::to_owned)));
+    }
+    arrival.record.outcome(error_word(fault.kind));
+    let refusal = reply::error_response(&fault, id);
+    channel.answer(refusal, arrival.record, arrival.line.as_ref());
     Ok(())
 }
 

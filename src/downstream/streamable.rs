@@ -21,7 +21,7 @@ use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, RetryHint};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
-use crate::protocol::{Message, MessageKind, Revision};
+use crate::protocol::{DecodeError, Message, MessageKind, Revision};
 use crate::session::{DeliveryMode, Session};
 use crate::telemetry::names::error_type;
 
@@ -68,7 +68,7 @@ pub(super) async fn post(
         Ok(message) => message,
         Err(error) => {
             record.outcome(error_type::BAD_REQUEST);
-            return reply::fault_response(&reply::decode_fault(&error), error.id());
+            return refuse_unread(service, endpoint, &principal, &parts.headers, &error);
         }
     };
     note_message(record, &message);
@@ -183,6 +183,38 @@ async fn post_message(
     }
 }
 
+/// The answer to bytes that are no message. A request of a live session that is over a bound of ours is refused by its id
+/// alone: several clients give up a session for a status. Spec: SPEC T-06, T-17.
+#[cold]
+fn refuse_unread(
+    service: &McpService,
+    endpoint: &Endpoint,
+    principal: &Principal,
+    headers: &HeaderMap,
+    error: &DecodeError,
+) -> Response<Body> {
+    let fault = reply::decode_fault(error);
+    let id = error.id();
+    let lives = || live_session(service, endpoint, principal, headers).is_some();
+    if id.is_some() && error.is_over_bound() && lives() {
+        return reply::refusal(&fault, id);
+    }
+    reply::fault_response(&fault, id)
+}
+
+/// The session of a request whose message was not read, if its headers are those of the legacy era and the session lives.
+fn live_session(
+    service: &McpService,
+    endpoint: &Endpoint,
+    principal: &Principal,
+    headers: &HeaderMap,
+) -> Option<Arc<Session>> {
+    let is_legacy = check_version(headers).is_ok() && !modern::names_modern(headers);
+    session_id(headers)
+        .filter(|_| is_legacy)
+        .and_then(|id| service.sessions.bind(id, principal, endpoint))
+}
+
 /// Reads a posted body. If only the byte budget has no room for it, reads it all the same: messages of a live session
 /// other than requests are served then, and a request is refused.
 ///
@@ -196,11 +228,7 @@ async fn read_post(
     unread: BodyError,
     record: &AccessRecord,
 ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
-    let headers = &parts.headers;
-    let is_legacy = check_version(headers).is_ok() && !modern::names_modern(headers);
-    let session = session_id(headers)
-        .filter(|_| is_legacy)
-        .and_then(|id| service.sessions.bind(id, principal, endpoint));
+    let session = live_session(service, endpoint, principal, &parts.headers);
     let holder = session
         .is_some()
         .then(|| service.bodies.holder(principal, &parts.extensions));

@@ -188,12 +188,47 @@ async fn deep_nesting_is_refused_anywhere_in_the_message() {
     let (gw, user) = gateway().await;
     for (depth, is_fine) in [(100, true), (200, false), (100_000, false)] {
         let (open, close) = ("[".repeat(depth), "]".repeat(depth));
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{{"a":{open}{close}}}}}}}"#
-        );
-        let answer = user.post_raw(body).await;
-        assert_eq!(answer.status(), if is_fine { 200 } else { 400 }, "{depth}");
+        let answer = user.post_raw(call(&format!("{open}{close}"))).await;
+        let answer = answer.expect(http::StatusCode::OK).await;
+        if !is_fine {
+            assert_eq!(answer.error().await["code"], -32700, "{depth}");
+        }
     }
+    gw.stop().await;
+}
+
+/// A call with this argument, whose id stands last, where the TypeScript SDK writes it.
+fn call(argument: &str) -> String {
+    format!(
+        r#"{{"method":"tools/call","params":{{"name":"echo","arguments":{{"a":{argument}}}}},"jsonrpc":"2.0","id":"mine"}}"#
+    )
+}
+
+// VS Code gives up its session for any 4xx. Spec: SPEC T-17.
+#[tokio::test]
+async fn call_over_a_bound_is_refused_by_its_id() {
+    let (gw, user) = gateway().await;
+    let many = format!("[{}0]", "0,".repeat(600_000));
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    for (argument, code) in [(&many, -32600), (&deep, -32700)] {
+        let text = call(argument);
+        let answer = user.post_raw(text.clone()).await;
+        let answer = answer.expect(http::StatusCode::OK).await.json().await;
+        assert_eq!(answer["id"], "mine", "{answer}");
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        // Without a session, in the modern era, or without a clear id: by status.
+        let actor = &user.actor;
+        let legacy = actor.post_raw("/mcp/stub", &[], text.clone()).await;
+        assert_eq!(legacy.status(), 400);
+        let modern = [("mcp-protocol-version", "2026-07-28")];
+        let modern = actor.post_raw("/mcp/stub", &modern, text.clone()).await;
+        assert_eq!(modern.status(), 400);
+        for unclear in [r#""ID":1"#, r#""ID":1,"id":2"#] {
+            let unclear = text.replace(r#""id":"mine""#, unclear);
+            assert_eq!(user.post_raw(unclear).await.status(), 400);
+        }
+    }
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
     gw.stop().await;
 }
 

@@ -169,6 +169,15 @@ async fn methods_bodies_and_types_are_refused_as_everywhere() {
         {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}});
     session.tell(&modern).await;
     assert_eq!(session.reply(7).await.1.unwrap_err()["code"], -32022);
+    // A client waits for its reply on the stream, whatever a status says.
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":8,"method":"ping","params":{{"a":{}{}}}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    let deep = alice.post_raw(&session.post_to, &[], deep).await;
+    assert_eq!(deep.status(), 202);
+    assert_eq!(session.reply(8).await.1.unwrap_err()["code"], -32700);
     session.call("echo", json!({"text": "hi"})).await.unwrap();
     gw.stop().await;
 }
