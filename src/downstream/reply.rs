@@ -53,7 +53,7 @@ pub(super) fn unknown_session() -> Fault {
     COUNTERS.sessions_unknown.add(1);
     Fault::downstream(
         FaultKind::UnknownSession,
-        "there is no such session, initialize again without Mcp-Session-Id",
+        "Session not found: initialize again without Mcp-Session-Id",
     )
 }
 
@@ -84,10 +84,22 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// A fault, as the answer to the request `id` (JSON text) or to what had no readable id.
+/// A fault, as the answer to the request `id` (JSON text) or to what had no readable id. That the session is unknown is
+/// told without the id: clients take a 404 with the error of their request for an unknown method (Go SDK after 1.7.0) or hand
+/// this error to their caller in place of their own (Python SDK 2), and keep the session. Spec: SPEC T-43.
 #[must_use]
 pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
+    if fault.kind == FaultKind::UnknownSession {
+        return without_id(fault);
+    }
     with_status(fault, error_response(fault, id))
+}
+
+fn without_id(fault: &Fault) -> Response<Body> {
+    let error = error_object(fault);
+    let error = std::str::from_utf8(&error).unwrap_or("{}");
+    let body = json::object([("jsonrpc", "\"2.0\""), ("error", error)]);
+    with_status(fault, body.into())
 }
 
 fn with_status(fault: &Fault, body: Bytes) -> Response<Body> {
@@ -103,10 +115,7 @@ pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> 
     if message.kind() == MessageKind::Request {
         return fault_response(fault, message.id());
     }
-    let error = error_object(fault);
-    let error = std::str::from_utf8(&error).unwrap_or("{}");
-    let body = json::object([("jsonrpc", "\"2.0\""), ("error", error)]);
-    with_status(fault, body.into())
+    without_id(fault)
 }
 
 /// A refused request of a live session: not by a status, since clients end their session with all its

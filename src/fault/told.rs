@@ -7,6 +7,7 @@ use std::iter::once;
 use bytes::Bytes;
 
 use super::{Fault, FaultKind, FaultSide, RetryHint};
+use crate::protocol::error_codes::SESSION_NOT_FOUND;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{content, rpc};
 use crate::telemetry::request_tag;
@@ -42,7 +43,8 @@ pub fn is_tool_error(kind: FaultKind) -> bool {
 pub fn legacy_code(kind: FaultKind) -> i64 {
     match kind {
         FaultKind::Parse => -32700,
-        FaultKind::InvalidRequest | FaultKind::UnknownSession | FaultKind::MissingSession => -32600,
+        FaultKind::InvalidRequest | FaultKind::MissingSession => -32600,
+        FaultKind::UnknownSession => SESSION_NOT_FOUND,
         FaultKind::UnknownMethod => -32601,
         FaultKind::InvalidParams => -32602,
         FaultKind::ResourceNotFound => -32002,

@@ -13,6 +13,8 @@ pub const INTERNAL_ERROR: i64 = -32603;
 
 /// Legacy: no such resource. Spec: SPEC C-51.
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
+/// Legacy: no such session, as the official SDKs for TypeScript and C# answer. Spec: SPEC T-43.
+pub const SESSION_NOT_FOUND: i64 = -32001;
 /// 2025-11-25 only: URLs must be visited first. Spec: SPEC C-83.
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 

@@ -187,14 +187,12 @@ async fn requests_need_a_session_and_an_unknown_one_is_404() {
     assert_eq!(gw.anonymous().get("/mcp/stub", &[]).await.status(), 400);
     for id in ["nonsense", "../../etc", "AAAA"] {
         let headers = [("mcp-session-id", id)];
-        assert_eq!(
-            gw.anonymous()
-                .post("/mcp/stub", &headers, &list)
-                .await
-                .status(),
-            404,
-            "{id}"
-        );
+        let posted = gw.anonymous().post("/mcp/stub", &headers, &list).await;
+        assert_eq!(posted.status(), 404, "{id}");
+        // With the id of its request, the Go SDK would take it for an error of this request alone.
+        let body = posted.json().await;
+        assert_eq!(body.get("id"), None, "{body}");
+        assert_eq!(body["error"]["code"], -32001, "{body}");
         assert_eq!(
             gw.anonymous().get("/mcp/stub", &headers).await.status(),
             404,
