@@ -5,6 +5,7 @@
 //! `StreamState::fresh` beside the log, and the reader logs them in one batch before handing them on.
 //! Without a reader, messages are logged at once.
 
+mod gap;
 mod reader;
 mod superseded_readers;
 
@@ -55,6 +56,8 @@ struct StreamState {
     /// Position up to which the current reader, or the last one, has read.
     read: u64,
     logged: u64,
+    /// Up to here a former owner may have shown events, none of which is left; 0 if there was none.
+    gone: u64,
     finished: bool,
     /// Whether the newest message ends the stream.
     ended: bool,
@@ -192,17 +195,6 @@ impl EventStream {
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != ReplayResult::Unknown
-    }
-
-    /// A reader of the events that are left after `seq`, if some were evicted: for messages that stand alone.
-    #[must_use]
-    pub fn resume_past_gap(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
-        let ReplayResult::Evicted(left) = self.store.after(self.key, seq, 1) else {
-            return None;
-        };
-        let before = left.first().map(|event| event.seq.saturating_sub(1));
-        let newest = self.lock().logged;
-        self.resume(before.unwrap_or(newest)).ok()
     }
 
     /// Whether its last message was put on it.

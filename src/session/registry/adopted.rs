@@ -132,6 +132,10 @@ impl AdoptedSession {
 /// Puts the streams of the log in place. An unfinished stream belongs to calls that were running: it ends here, unless its
 /// call is made again.
 fn restore_streams(session: &Session, log: &RestoredLog) {
+    let has_standalone = log.streams.iter().any(|restored| restored.stream == 0);
+    if !has_standalone {
+        session.standalone.restore_without_events(log.floor);
+    }
     for restored in &log.streams {
         if restored.stream == 0 {
             session.standalone.restore(*restored);

@@ -109,7 +109,7 @@ impl EventStream {
         self.log_fresh(&mut state);
         let mut taken = Vec::new();
         let mut position = seq;
-        match self.store.after(self.key, seq, usize::MAX) {
+        match self.replay(&state, seq, usize::MAX) {
             ReplayResult::Events(_) => {}
             ReplayResult::Evicted(events) => {
                 let Some(reply) = events.into_iter().find(|event| event.last) else {
@@ -120,7 +120,7 @@ impl EventStream {
                 taken.push(reply);
             }
             // An empty stream: its reader was given the initial position.
-            ReplayResult::Unknown if seq == 0 && state.logged == 0 => {}
+            ReplayResult::Unknown if seq == state.gone && state.logged == seq => {}
             ReplayResult::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state);

@@ -134,6 +134,31 @@ fn stream_goes_on_with_what_is_left_behind_a_gap() {
 }
 
 #[test]
+fn stream_without_events_of_its_former_owner_goes_on() {
+    let stream = stream();
+    stream.restore_without_events(9);
+    assert_eq!(stream.resume(4).err(), Some(NotKept));
+    assert_eq!(stream.resume_past_gap(4).unwrap().place().0, 9);
+    assert!(stream.resume_past_gap(9).is_none(), "there is no gap");
+    assert_eq!(stream.resume(9).unwrap().place().0, 9);
+    assert!(stream.resume_past_gap(10).is_none(), "no such event");
+    assert_eq!(stream.resume(10).err(), Some(NotKept));
+}
+
+#[test]
+fn new_events_behind_those_of_a_former_owner_are_read() {
+    let stream = stream();
+    let mut former = ["1", "2", "3"].map(|text| LoggedEvent::of(text.into()));
+    stream.store.append(stream.key, &mut former);
+    stream.restore_without_events(3);
+    stream.notify(log("4"));
+    assert_eq!(stream.resume(1).err(), Some(NotKept));
+    let mut reader = stream.resume_past_gap(1).unwrap();
+    assert_eq!(texts(read(&mut reader)), ["4"]);
+    assert_eq!(texts(read(&mut stream.resume(3).unwrap())), ["4"]);
+}
+
+#[test]
 fn a_crowded_stream_keeps_the_newest_progress_and_drops_logs() {
     let stream = stream();
     let mut reader = stream.attach();

@@ -79,6 +79,8 @@ impl FetchedLog {
 pub struct RestoredLog {
     /// The streams that are known.
     pub streams: Vec<RestoredStream>,
+    /// Positions of new events are above this one, those of former owners below.
+    pub floor: u64,
     /// JSON array of the ids of the calls of a stream, by its number; not known for each.
     pub calls: HashMap<u32, Bytes>,
     /// The request of the call of a stream, where the call may be made again.
@@ -131,6 +133,7 @@ impl SharedEvents {
         let floor = ownership.first_number();
         RestoredLog {
             streams: self.writer.local.restore(session, floor, &log.batches),
+            floor,
             calls: log.calls,
             requests: requests_of_former(log.requests, ownership),
         }

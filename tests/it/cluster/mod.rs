@@ -6,6 +6,7 @@ mod entry;
 mod failover;
 mod fenced;
 mod forwarding;
+mod gap;
 mod hand_over;
 mod implicit;
 mod internal;

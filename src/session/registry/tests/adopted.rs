@@ -112,6 +112,7 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
             newest: 1,
             is_finished: false,
         }],
+        floor: 0,
         calls: [(3, Bytes::from_static(br#"["a",7]"#))].into(),
         requests: HashMap::new(),
     };
@@ -137,6 +138,21 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
     assert!(events[1].last && session.stream(3).unwrap().is_finished());
 }
 
+// Spec: SPEC T-25.
+#[tokio::test(start_paused = true)]
+async fn get_stream_without_events_is_resumed_past_its_gap() {
+    let (f, _store) = with_records();
+    let log = RestoredLog {
+        floor: NEXT.first_number(),
+        ..RestoredLog::default()
+    };
+    let (_, session) = adopted(&f, log);
+    let stream = session.standalone();
+    assert!(stream.resume(17).is_err(), "events may have been missed");
+    assert!(stream.resume_past_gap(17).is_some());
+    assert!(stream.resume_past_gap(NEXT.first_number() + 1).is_none());
+}
+
 const REQUEST: &[u8] = br#"{"jsonrpc":"2.0","id":"a","method":"tools/call"}"#;
 
 /// Streams 3 and 4 of the call "a", whose request is known for the first one.
@@ -148,6 +164,7 @@ fn with_one_request() -> RestoredLog {
     };
     RestoredLog {
         streams: vec![stream(3), stream(4)],
+        floor: 0,
         calls: [3, 4]
             .map(|at| (at, Bytes::from_static(br#"["a"]"#)))
             .into(),

@@ -1,0 +1,41 @@
+//! Streams whose older events are gone: evicted here, or lost with the process that owned the stream before.
+
+use std::sync::Arc;
+
+use super::{EventStream, StreamReader, StreamState};
+use crate::store::events::ReplayResult;
+
+impl EventStream {
+    /// Makes this the stream of a session that another process owned, if no event of the stream is left. Its client may
+    /// have seen events up to `floor`, which new events follow: they count as evicted.
+    pub(in crate::session) fn restore_without_events(&self, floor: u64) {
+        let mut state = self.lock();
+        (state.logged, state.read, state.gone) = (floor, floor, floor);
+    }
+
+    /// A reader of the events that are left after `seq`, if some were evicted: for messages that stand alone.
+    #[must_use]
+    pub fn resume_past_gap(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
+        let state = self.lock();
+        let (replay, newest) = (self.replay(&state, seq, 1), state.logged);
+        drop(state);
+        let ReplayResult::Evicted(left) = replay else {
+            return None;
+        };
+        let before = left.first().map(|event| event.seq.saturating_sub(1));
+        self.resume(before.unwrap_or(newest)).ok()
+    }
+
+    /// At most `limit` events after `seq`. Those that a former owner has logged are evicted if
+    /// [none was left](Self::restore_without_events).
+    pub(super) fn replay(&self, state: &StreamState, seq: u64, limit: usize) -> ReplayResult {
+        let replay = self.store.after(self.key, seq.max(state.gone), limit);
+        if seq >= state.gone {
+            return replay;
+        }
+        ReplayResult::Evicted(match replay {
+            ReplayResult::Events(left) | ReplayResult::Evicted(left) => left,
+            ReplayResult::Unknown => Vec::new(),
+        })
+    }
+}
