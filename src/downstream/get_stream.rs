@@ -80,15 +80,14 @@ async fn open_get(
         Some((stream, seq)) => {
             stream.recall(seq).await;
             // First, so that the dead streams of the same client leave their permits.
-            let reader = match stream.resume(seq) {
-                Ok(reader) => reader,
-                // Some clients do without the stream for good where it is refused.
-                Err(_) if standalone => {
-                    has_gap = true;
-                    let left = stream.resume_past_gap(seq);
-                    left.ok_or_else(nothing_to_resume)?
-                }
-                Err(_) => return Err(nothing_to_resume()),
+            let reader = if let Ok(reader) = stream.resume(seq) {
+                reader
+            } else {
+                // Where it is refused, some clients do without the stream for good, others end the session with all its
+                // calls.
+                has_gap = true;
+                let left = stream.resume_past_gap(seq);
+                left.ok_or_else(nothing_to_resume)?
             };
             let permit = if standalone {
                 permit_get(service, session, false)

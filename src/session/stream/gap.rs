@@ -5,6 +5,9 @@ use std::sync::Arc;
 use super::{EventStream, StreamReader, StreamState};
 use crate::store::events::ReplayResult;
 
+/// How often the first event that is left is looked for: events of other streams may evict it meanwhile.
+const TRIES: usize = 4;
+
 impl EventStream {
     /// Makes this the stream of a session that another process owned, if no event of the stream is left. Its client may
     /// have seen events up to `floor`, which new events follow: they count as evicted.
@@ -13,9 +16,13 @@ impl EventStream {
         (state.logged, state.read, state.gone) = (floor, floor, floor);
     }
 
-    /// A reader of the events that are left after `seq`, if some were evicted: for messages that stand alone.
+    /// A reader of the events that are left after `seq`, if some were evicted.
     #[must_use]
     pub fn resume_past_gap(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
+        (0..TRIES).find_map(|_| self.resume_at_edge(seq))
+    }
+
+    fn resume_at_edge(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
         let state = self.lock();
         let (replay, newest) = (self.replay(&state, seq, 1), state.logged);
         drop(state);
