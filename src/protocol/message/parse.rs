@@ -24,6 +24,9 @@ const MAX_ID_BYTES: usize = 4096;
 /// any number of members.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
+/// How long a message may be that is scanned for its id once it is refused, bytes: the scan holds its thread.
+const MAX_SCANNED_BYTES: usize = 4 << 20;
+
 /// Why a message is refused that could be of several kinds.
 const SEVERAL_KINDS: &str = "only one of \"method\", \"result\" and \"error\" may be present";
 
@@ -80,10 +83,13 @@ pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout,
     reader.classify(text)
 }
 
-/// JSON text of the id of a request that is refused before all of it was read; `None` if the id is not clear. Many
-/// clients write the id last.
+/// JSON text of the id of a request that is refused before all of it was read; `None` if the id is not clear, or the text
+/// longer than [`MAX_SCANNED_BYTES`]. Many clients write the id last.
 #[cold]
 fn request_id(text: &str) -> Option<String> {
+    if text.len() > MAX_SCANNED_BYTES {
+        return None;
+    }
     let mut scan = IdScan::default();
     scan.feed(text.as_bytes());
     scan.request()

@@ -57,3 +57,13 @@ fn repeated_member_leaves_a_single_id_readable(#[case] text: &str, #[case] id: O
     assert!(!error.is_over_bound(), "{error}");
     assert_eq!(error.id(), id);
 }
+
+#[test]
+fn id_of_a_very_long_message_is_not_searched() {
+    let text = |len| {
+        let long = "x".repeat(len);
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"a":1,"a":"{long}"}}}}"#)
+    };
+    assert_eq!(parse(&text(1 << 20)).unwrap_err().id(), Some("1"));
+    assert_eq!(parse(&text(4 << 20)).unwrap_err().id(), None);
+}
