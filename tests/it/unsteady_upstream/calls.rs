@@ -62,6 +62,35 @@ async fn a_stream_is_resumed_after_a_refusal_that_passes() {
     gw.stop().await;
 }
 
+// Spec: SPEC U-10. The Java SDK gives ids to its events and stores none: resumed, the stream stays open without any. Its
+// replies have the id of the session over servlets, and none over WebFlux.
+#[rstest]
+#[case::servlet("id: a-session\n")]
+#[case::webflux("")]
+#[tokio::test]
+async fn stream_of_a_server_without_store_is_lost(#[case] of_reply: &'static str) {
+    const NOTICE: &str = "id: 0a6e7c54-3f1d-4b1e-9d53-7d2a8f0c9b11_5b0b3c1e-8a53-4c53-a0f4-1f6f0f6f3c22\ndata: \
+         {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\
+         \"params\":{\"level\":\"info\",\"data\":\"at work\"}}\n\n";
+    let up = Upstream::start(move |what, _| match what {
+        "call whole" => Does::Events(vec![(0, NOTICE), (0, of_reply)], Some(done())),
+        "call broken" => Does::Events(vec![(0, NOTICE)], None),
+        "GET" => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("{LEGACY}idle_timeout = \"5m\"")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "whole").await.contains("done"));
+    let said = outcome(&user, "broken").await;
+    assert!(
+        said.contains("whether the request ran is unknown"),
+        "{said}"
+    );
+    assert_eq!(up.count("call broken"), 1);
+    gw.stop().await;
+}
+
 // Spec: SPEC C-10; BRIDGING §3.7.
 #[tokio::test]
 async fn a_call_that_is_cancelled_while_its_upstream_opens_is_not_sent() {

@@ -55,10 +55,12 @@ pub struct HttpSession {
     pub(super) upstream: Arc<str>,
     pub(super) client: HttpClient,
     pub(super) bounds: ResponseBounds,
-    session: OnceLock<HeaderValue>,
+    pub(super) session: OnceLock<HeaderValue>,
     pub(super) version: OnceLock<HeaderValue>,
     /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
+    /// Whether a reply has shown that the upstream stores no events: no stream of a call is resumed.
+    pub(super) stores_no_events: AtomicBool,
     /// Of the GET stream, while it is open.
     pub(super) notice_feed: NoticeFeed,
     /// Whether the GET stream was ever open.
@@ -78,6 +80,7 @@ impl HttpSession {
             session: OnceLock::new(),
             version: OnceLock::new(),
             is_lost: AtomicBool::new(false),
+            stores_no_events: AtomicBool::new(false),
             notice_feed: NoticeFeed::default(),
             was_open: AtomicBool::new(false),
             opening: OpeningAttempts::default(),

@@ -26,8 +26,8 @@ use crate::upstream::error::LinkError;
 /// How often a broken stream is resumed without any event in between.
 const RESUME_ATTEMPTS: u32 = 5;
 impl HttpSession {
-    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
-    /// may look like that of a request that has not run (SPEC M-44).
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids, and has not shown that it stores no
+    /// events. The request was taken: no error may look like that of a request that has not run (SPEC M-44).
     ///
     /// # Errors
     /// [`LinkError::Lost`] when it cannot be resumed.
@@ -43,15 +43,16 @@ impl HttpSession {
         loop {
             let seen = place.events;
             if let Some(reply) = self.read_once(&mut body, &mut place, sink).await? {
+                if place.is_of_no_store(self.session.get()) {
+                    self.stores_no_events.store(true, Ordering::Relaxed);
+                }
                 body.finish();
                 return Ok(reply);
             }
             attempts = if place.events > seen { 0 } else { attempts + 1 };
-            let Some(last) = place
-                .last_event
-                .clone()
-                .filter(|_| attempts < RESUME_ATTEMPTS)
-            else {
+            let may_resume =
+                attempts < RESUME_ATTEMPTS && !self.stores_no_events.load(Ordering::Relaxed);
+            let Some(last) = place.last_event.clone().filter(|_| may_resume) else {
                 return Err(LinkError::Lost { last_words: None });
             };
             if place.closed {
@@ -198,7 +199,11 @@ impl HttpSession {
                 return Ok(None);
             };
             place.note(event.id.as_deref(), event.retry);
-            if !event.has_data || event.data.is_empty() || take(&event.data) {
+            if !event.has_data || event.data.is_empty() {
+                place.is_primed |= event.id.is_some();
+                continue;
+            }
+            if take(&event.data) {
                 continue;
             }
             match self.hand_over(event.data.clone(), sink) {
