@@ -65,10 +65,16 @@ struct Upstream {
     url: String,
     process: Arc<Mutex<Process>>,
     starts: Arc<Mutex<usize>>,
+    /// Whether a modern process refuses an unknown method before it looks for the version.
+    is_method_first: bool,
 }
 
 impl Upstream {
     async fn start(era: Era) -> Self {
+        Self::start_as(era, false).await
+    }
+
+    async fn start_as(era: Era, is_method_first: bool) -> Self {
         let process = Process {
             era,
             session: String::new(),
@@ -81,6 +87,7 @@ impl Upstream {
             url: String::new(),
             process: Arc::new(Mutex::new(process)),
             starts: Arc::default(),
+            is_method_first,
         };
         this.restart(era);
         let upstream = this.clone();
@@ -136,6 +143,11 @@ impl Upstream {
         let session = session.map(|id| id.to_str().unwrap().to_owned());
         match (era, is_modern) {
             (Era::Modern, true) => self.modern(&body),
+            (Era::Modern, false) if self.is_method_first && is_legacy_alone(&body) => {
+                let error = json!({"code": -32601, "message": "Method not found"});
+                let reply = json!({"jsonrpc": "2.0", "id": body["id"], "error": error});
+                plain(404, reply.to_string())
+            }
             (Era::Modern, false) if head.method == Method::POST => {
                 refused(&body["id"], -32602, "Invalid _meta envelope")
             }
@@ -209,6 +221,17 @@ impl Upstream {
         result["resultType"] = "complete".into();
         replied(body, &result)
     }
+}
+
+/// Whether a message is a request that only legacy servers know.
+fn is_legacy_alone(body: &Value) -> bool {
+    let methods = [
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+    ];
+    methods.iter().any(|method| body["method"] == *method)
 }
 
 fn capabilities() -> Value {
@@ -454,6 +477,20 @@ async fn open_stream_notices_an_era_change(
             assert_eq!(level.as_deref(), Some("warning"));
         }
     }
+    gw.stop().await;
+}
+
+// Spec: MCP 2026-07-28, Streamable HTTP, Protocol Version Header: an unknown method is 404 with -32601.
+#[tokio::test]
+async fn open_stream_notices_a_server_that_checks_methods() {
+    let up = Upstream::start_as(Era::Legacy, true).await;
+    let gw = up.before().await;
+    let user = Client::new(&gw, Era::Legacy).await;
+    let mut stream = user.follow().await;
+    up.restart(Era::Modern);
+    eventually("it is listened to", async || up.announce("changed")).await;
+    let told = stream.until("notifications/resources/updated").await;
+    assert_eq!(told["params"]["uri"], URI);
     gw.stop().await;
 }
 

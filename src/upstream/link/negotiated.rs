@@ -43,12 +43,18 @@ pub(in crate::upstream) struct EraCell {
     probing: SharedFailure<FruitlessProbe>,
     /// When evidence last caused a probe.
     reconsidered: Mutex<Option<Instant>>,
+    /// When a probe last confirmed the legacy era, after evidence against it.
+    legacy_confirmed: Mutex<Option<Instant>>,
     /// Notified when the verdict changes.
     learnt: watch::Sender<()>,
 }
 
 /// Least time between two probes caused by evidence: an upstream that refuses every call is not probed at every call.
 const RECONSIDER: Duration = Duration::from_secs(5);
+
+/// How long weak evidence against the legacy era is ignored once a probe has confirmed that era: some legacy servers
+/// give such evidence at each check.
+const LEGACY_CONFIRMED: Duration = Duration::from_mins(10);
 
 /// Most owners in `sessionless` and in `mute`, per upstream.
 const BEREFT: u64 = 1024;
@@ -138,6 +144,7 @@ impl EraCell {
             mute: LazyCache::new(BEREFT).time_to_live(kept),
             probing: SharedFailure::default(),
             reconsidered: Mutex::default(),
+            legacy_confirmed: Mutex::default(),
             learnt: watch::Sender::default(),
         }
     }
@@ -325,6 +332,16 @@ impl EraCell {
             *last = Some(Instant::now());
         }
         may
+    }
+
+    /// Records that a probe after evidence against the legacy era has confirmed it.
+    fn confirm_legacy(&self) {
+        *lock(&self.legacy_confirmed) = Some(Instant::now());
+    }
+
+    /// Whether weak evidence against the legacy era is ignored.
+    fn is_legacy_confirmed(&self) -> bool {
+        lock(&self.legacy_confirmed).is_some_and(|at| at.elapsed() < LEGACY_CONFIRMED)
     }
 
     /// Caches a verdict.

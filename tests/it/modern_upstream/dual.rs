@@ -219,6 +219,7 @@ async fn lists_of_the_two_eras_are_kept_apart() {
 #[case::not_found(Some("404"))]
 #[case::not_allowed(Some("405"))]
 #[case::unknown_method(Some(r#"200 {"error":{"code":-32601,"message":"Method not found"}}"#))]
+#[case::method_first(Some(r#"404 {"error":{"code":-32601,"message":"Method not found"}}"#))]
 #[case::unsupported(Some(
     r#"400 {"error":{"code":-32022,"message":"","data":{"supported":["2026-07-28"]}}}"#
 ))]

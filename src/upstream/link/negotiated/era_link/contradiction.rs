@@ -5,7 +5,7 @@
 
 use crate::call::Reply;
 use crate::protocol::error_codes::{
-    HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_VERSION,
+    HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION,
 };
 use crate::protocol::{Era, Message};
 use crate::upstream::error::LinkError;
@@ -56,6 +56,14 @@ pub(super) fn is_of_form(outcome: &Result<Reply, LinkError>) -> bool {
             Some(HEADER_MISMATCH | UNSUPPORTED_VERSION)
         ),
     }
+}
+
+/// Whether the answer to a `ping` says that the method is unknown: a modern server may look at the method before it looks
+/// at the version. Weak evidence, as some legacy servers do not know it either.
+// Spec: MCP 2026-07-28, Streamable HTTP, Protocol Version Header; MCP 2025-11-25, Ping
+pub(super) fn knows_no_ping(answer: &Result<Reply, LinkError>) -> bool {
+    let reply = answer.as_ref().ok();
+    reply.and_then(Reply::error_code) == Some(METHOD_NOT_FOUND)
 }
 
 fn names_other_era(was: Era, reply: &Message) -> bool {

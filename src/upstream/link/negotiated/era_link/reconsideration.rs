@@ -28,8 +28,9 @@ impl EraLink {
         let fresh = EraResolver::new(&self.current).find(!is_known).await.ok()?;
         if fresh.era() == was.era() {
             // Unchanged: the existing link stays, since it has the sessions.
-            if was.era() == Era::Modern {
-                self.doubts.confirm();
+            match was.era() {
+                Era::Modern => self.doubts.confirm(),
+                Era::Legacy => self.cell.confirm_legacy(),
             }
             fresh.close().await;
             return None;
@@ -98,7 +99,8 @@ impl EraLink {
             // Many servers have no GET stream: that it is refused proves nothing.
             NegotiatedState::Legacy { link, .. } if !self.current.is_piped() => {
                 let answer = link.knock().await;
-                let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
+                let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer)
+                    || contradiction::knows_no_ping(&answer) && !self.cell.is_legacy_confirmed();
                 (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
             NegotiatedState::Legacy { .. } => Some(true),
