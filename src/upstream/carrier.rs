@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use self::duplex::{DuplexReceiver, DuplexSender, DuplexSource};
 use self::http::client::HttpClient;
+use self::http::get_stream::SingleStreamHabit;
 use self::http::http_session::ResponseBounds;
 use self::http::login::UpstreamLogin;
 use super::account::Account;
@@ -117,6 +118,7 @@ pub(super) struct LinkSettings {
     pub(super) exclusive: bool,
     pub(super) unattributed: AskedClient,
     pub(super) asks: AskingHabit,
+    pub(super) single_streams: SingleStreamHabit,
     pub(super) tasks: TaskSpawner,
     pub(super) message_depth: usize,
     /// The share of the upstream's messages that belong to no one caller.

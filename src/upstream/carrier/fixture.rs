@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use super::http::client::HttpClient;
+use super::http::get_stream::SingleStreamHabit;
 use super::http::http_session::ResponseBounds;
 use super::{AskedClient, AskingHabit, Carrier, LinkSettings};
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
@@ -46,6 +47,7 @@ pub(in crate::upstream) fn over_http() -> (LinkSettings, HttpClient, ResponseBou
         exclusive: true,
         unattributed: AskedClient::Call,
         asks: AskingHabit::default(),
+        single_streams: SingleStreamHabit::default(),
         tasks: TaskSpawner::new(),
         message_depth: 64,
         replies: ReplyShare::new(&budget, BudgetHolder::Upstream(0)),

@@ -16,6 +16,7 @@ use crate::telemetry::metrics::UpstreamLoad;
 use crate::upstream::account::{Account, PerAccount};
 use crate::upstream::carrier::duplex::{ChildSource, DuplexSource};
 use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::get_stream::SingleStreamHabit;
 use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::carrier::{AskingHabit, Carrier, LegacySseOnly};
 use crate::upstream::first_start::FirstStarts;
@@ -32,6 +33,7 @@ pub(super) struct RegistryEntry {
     /// The share of its messages that belong to no one caller.
     pub(super) replies: ReplyShare,
     pub(super) asks: AskingHabit,
+    pub(super) single_streams: SingleStreamHabit,
     pub(super) eras: PerAccount<EraCell>,
     pub(super) schemas: PerAccount<ToolSchemas>,
     pub(super) health: Arc<UpstreamHealth>,
@@ -102,6 +104,7 @@ impl EntryParts<'_> {
                     eras: PerAccount::new(EraCell::new(upstream)),
                     schemas: PerAccount::new(ToolSchemas::default()),
                     asks: AskingHabit::default(),
+                    single_streams: SingleStreamHabit::default(),
                     settings,
                     carrier,
                     replies: ReplyShare::new(self.replies, BudgetHolder::Upstream(number)),

@@ -87,6 +87,7 @@ impl LinkMaker<'_> {
         let settings = LinkSettings {
             unattributed,
             asks: entry.asks.clone(),
+            single_streams: entry.single_streams.clone(),
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(self.name),
             carrier: entry

@@ -2,10 +2,12 @@
 
 use super::*;
 
+/// What the C# SDK answers to a second GET of a session.
+const ONCE: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: This server does not support multiple GET requests. Start a new session or use Last-Event-ID header to resume."}}"#;
+
 // Spec: BRIDGING §3.4. The C# SDK allows one such stream in a session, ever.
 #[tokio::test]
 async fn stream_allowed_once_costs_no_session() {
-    const ONCE: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: This server does not support multiple GET requests. Start a new session or use Last-Event-ID header to resume."}}"#;
     let up = Upstream::start(|what, before| match (what, before) {
         ("GET", 0) => Does::Events(vec![(0, ": hello\n\n")], None),
         ("GET", _) => Does::Status(400, ONCE),
@@ -23,6 +25,40 @@ async fn stream_allowed_once_costs_no_session() {
     assert!(outcome(&user, "next").await.contains("done"));
     assert_eq!(up.count("initialize"), 1);
     drop(stream);
+    gw.stop().await;
+}
+
+// Once a session has found that out, the streams of later sessions are kept: closed, they could not be opened again.
+#[tokio::test]
+async fn stream_allowed_once_is_kept_when_no_client_listens() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 0) => Does::Events(vec![(0, ": hello\n\n")], None),
+        ("GET", 2) => Does::Events(vec![(0, ": hello\n\n"), (600_000, "")], None),
+        ("GET", _) => Does::Status(400, ONCE),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let first = gw.anonymous().open("/mcp/up").await;
+    let stream = first.listen().await;
+    eventually("it is asked for again", async || {
+        (up.count("GET") == 2).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(stream);
+    let second = gw.anonymous().open("/mcp/up").await;
+    for _ in 0..3 {
+        let stream = second.listen().await;
+        eventually("the stream of the session", async || {
+            (up.count("GET") == 3).then_some(())
+        })
+        .await;
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(outcome(&second, "next").await.contains("done"));
+    assert_eq!(up.count("GET"), 3);
     gw.stop().await;
 }
 

@@ -2,7 +2,7 @@
 //! Spec: SPEC U-10, T-27.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Response, StatusCode};
@@ -35,8 +35,26 @@ const LONG_REFUSED: Duration = Duration::from_secs(2);
 pub(crate) enum NoGetStream {
     /// The upstream has no such streams, or none for us.
     Stream,
+    /// The upstream opens one in a session, ever, and that one has ended.
+    Spent,
     /// The upstream had one, and no longer knows the session.
     Session,
+}
+
+/// Whether an upstream opens one GET stream in a session, ever (the C# SDK); shared by all its links.
+#[derive(Debug, Clone, Default)]
+pub(in crate::upstream) struct SingleStreamHabit(Arc<AtomicBool>);
+
+impl SingleStreamHabit {
+    /// Whether a session of the upstream was refused a second stream.
+    pub(in crate::upstream) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes a refused second stream.
+    pub(in crate::upstream) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What became of an attempt to open the GET stream.
@@ -261,7 +279,7 @@ impl HttpSession {
         // The C# SDK allows one stream in a session, ever. The session goes on.
         let allows_one = String::from_utf8_lossy(&said).contains("multiple GET requests");
         if allows_one && status == StatusCode::BAD_REQUEST {
-            return Some(NoGetStream::Stream);
+            return Some(NoGetStream::Spent);
         }
         let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
         (is_lost && self.has_session()).then_some(NoGetStream::Session)

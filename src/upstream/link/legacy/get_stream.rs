@@ -139,18 +139,24 @@ impl GetStream {
         let mut listener = lock(&self.listener);
         // Looked at under the lock: what forgets the connection closes the stream afterwards.
         let is_open = || self.open_connection().is_some();
-        let wanted = self.is_needed() && is_open() && self.can_push();
+        // Closed, it would not open again: nothing more could come over it in this session.
+        let is_kept = listener.is_some() && self.settings.single_streams.is_known();
+        let wanted = (is_kept || self.is_needed()) && is_open() && self.can_push();
         match (&*listener, wanted) {
             (None, true) => {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
                 let listen = self.listen_while_owned();
                 let own = Weak::clone(&self.own);
+                let single_streams = self.settings.single_streams.clone();
                 self.settings.tasks.spawn_service(async move {
                     let none = tokio::select! {
                         none = listen => none,
                         () = stop.cancelled() => return,
                     };
+                    if none == NoGetStream::Spent {
+                        single_streams.note();
+                    }
                     let forgotten = own.upgrade().and_then(|this| this.open_connection());
                     if let (NoGetStream::Session, Some(connection)) = (none, forgotten) {
                         LABELED.upstream_lost.add(&connection.settings.name, 1);
