@@ -47,7 +47,8 @@ pub(super) async fn whole_body(
     })
 }
 
-/// Reads a body that may be large. Where there is no room for more of it, it is not read on until there is.
+/// Reads a body that may be large, or whose length is not known; each piece of it is told to `sink`. Where there is no room
+/// for more of it, it is not read on until there is.
 async fn gather(
     mut body: UpstreamBody,
     announced: Option<u64>,
@@ -71,6 +72,8 @@ async fn gather(
             break;
         };
         let frame = frame.map_err(|_| LinkError::Lost { last_words: None })?;
+        // A server that writes a blank now and then is alive, and a large body takes its time.
+        sink.taken();
         if let Ok(piece) = frame.into_data() {
             if len == 0 {
                 first = piece;

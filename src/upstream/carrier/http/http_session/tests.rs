@@ -92,6 +92,15 @@ async fn a_byte_order_mark_hides_no_reply() {
     assert_eq!(reply.unwrap().number(), Some(1));
 }
 
+// Spec: SPEC U-12. The idle clock of a call begins again with each.
+#[tokio::test]
+async fn piece_of_a_whole_body_is_a_sign_of_life() {
+    let reply = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+    let (taken, reply) = asked("application/json", reply, |_| {}).await;
+    assert!(reply.is_ok(), "{reply:?}");
+    assert_eq!(taken, ["taken", "reply"]);
+}
+
 // Spec: SPEC U-12: the status alone is an answer.
 #[tokio::test]
 async fn refusal_without_end_of_its_body_is_one() {
