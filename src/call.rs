@@ -325,7 +325,7 @@ pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
 
     /// Change notices of `lists` (`tools`, `prompts`, `resources`) are received from now on, and were not just
     /// before: changes since an earlier listing may have been missed. `is_late` if calls were sent before the
-    /// first stream for change notices opened.
+    /// first stream for change notices opened. Told every few minutes where no stream opens again.
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
     /// A notification that does not belong to a single call.

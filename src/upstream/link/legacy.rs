@@ -28,6 +28,7 @@ mod reconnect;
 mod related;
 mod restore;
 mod room;
+mod spent_stream;
 mod subscribe;
 mod task_progress;
 mod wire;

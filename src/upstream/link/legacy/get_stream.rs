@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::LegacyConnection;
 use super::pending_reply::may_be_asked;
+use super::spent_stream::look_for_changes;
 use crate::call::{Call, Notice, NoticeArrival, ServerDeclaration};
 use crate::protocol::{Era, Message};
 use crate::runtime::poll_time;
@@ -48,7 +49,7 @@ pub(super) struct GetStream {
     /// Closes the stream; set while the stream is wanted.
     listener: Mutex<Option<CancellationToken>>,
     /// Whether the link wants it: a client has a stream of its own, or subscriptions.
-    is_wanted: AtomicBool,
+    pub(super) is_wanted: AtomicBool,
     /// Whether it is open for questions to a client that opens no stream of its own.
     is_asked: AtomicBool,
     /// Whether it is open for calls, and its head was waited for.
@@ -156,6 +157,8 @@ impl GetStream {
                     };
                     if none == NoGetStream::Spent {
                         single_streams.note();
+                        let look = move || own.upgrade().is_some_and(|it| it.may_have_missed());
+                        return look_for_changes(look, stop).await;
                     }
                     let forgotten = own.upgrade().and_then(|this| this.open_connection());
                     if let (NoGetStream::Session, Some(connection)) = (none, forgotten) {
@@ -226,6 +229,15 @@ impl GetStream {
         if let Some(state) = self.state.get().filter(|_| was_open) {
             state.doubt.raise(&LinkError::Status(status));
         }
+    }
+
+    /// Notes that no stream announces changes any more, where a client listens. Returns whether the connection is open.
+    pub(super) fn may_have_missed(&self) -> bool {
+        let is_open = self.open_connection().is_some();
+        if is_open && self.is_wanted.load(Ordering::Relaxed) {
+            self.hears(true);
+        }
+        is_open
     }
 
     /// The stream is open. Change notices sent before, or since the last stream broke, were missed.
