@@ -392,6 +392,17 @@ mod tests {
 
     const HOUR: Duration = Duration::from_hours(1);
 
+    // Some legacy servers do not know `ping`: each check would probe them again.
+    #[tokio::test(start_paused = true)]
+    async fn confirmed_legacy_era_ignores_weak_evidence() {
+        let cell = cell("auto");
+        assert!(!cell.is_legacy_confirmed());
+        cell.confirm_legacy();
+        assert!(cell.is_legacy_confirmed());
+        tokio::time::advance(LEGACY_CONFIRMED).await;
+        assert!(!cell.is_legacy_confirmed());
+    }
+
     // SPEC U-07: a stale "modern" fails loudly, a stale "legacy" never fails.
     #[tokio::test(start_paused = true)]
     async fn legacy_is_believed_for_a_while_and_modern_until_evidence() {
