@@ -252,12 +252,7 @@ impl HttpSession {
                 {
                     let (status, retry) = (response.status(), retry_after(response.headers()));
                     self.notice_feed.refused();
-                    let end = if was_open {
-                        self.end_after(response).await
-                    } else {
-                        // An upstream without such streams may say 404 as well, or 400.
-                        Some(NoGetStream::Stream)
-                    };
+                    let end = self.end_after(response, was_open).await;
                     if end != Some(NoGetStream::Session) {
                         on_change(GetStreamChange::Refused(status.as_u16()));
                     }
@@ -272,14 +267,25 @@ impl HttpSession {
         }
     }
 
-    /// Why a stream that was open before, and is refused now, is not opened again; `None` where it is tried again.
-    async fn end_after(&self, response: Response<UpstreamBody>) -> Option<NoGetStream> {
+    /// Why a refused stream is not opened again; `None` where it is tried again, as one that was open before may be.
+    async fn end_after(
+        &self,
+        response: Response<UpstreamBody>,
+        was_open: bool,
+    ) -> Option<NoGetStream> {
         let status = response.status();
+        if !was_open && status != StatusCode::BAD_REQUEST {
+            return Some(NoGetStream::Stream);
+        }
         let said = self.said(response).await;
-        // The C# SDK allows one stream in a session, ever. The session goes on.
+        // The C# SDK allows one stream in a session, ever, which another replica may have had. The session goes on.
         let allows_one = String::from_utf8_lossy(&said).contains("multiple GET requests");
         if allows_one && status == StatusCode::BAD_REQUEST {
             return Some(NoGetStream::Spent);
+        }
+        // An upstream without such streams may say 404 as well, or 400.
+        if !was_open {
+            return Some(NoGetStream::Stream);
         }
         let is_lost = is_unknown(status) || is_of_lost_session(status, &said, None);
         (is_lost && self.has_session()).then_some(NoGetStream::Session)

@@ -5,6 +5,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::config::{HttpCarrier, TransportKind};
 use crate::protocol::ProgressNotice;
+use crate::upstream::carrier::http::get_stream::NoGetStream;
 
 /// The largest event that is read, bytes.
 const EVENT: usize = 1 << 10;
@@ -127,6 +128,29 @@ async fn refusal_without_end_of_its_body_is_one() {
     let (reply, _stream) = tokio::join!(ask, play);
     let reply = reply.expect("an answer in time");
     assert!(matches!(reply, Err(LinkError::Status(404))), "{reply:?}");
+}
+
+// The C# SDK opens one stream in a session, ever. Another replica had it before.
+#[tokio::test]
+async fn only_stream_of_an_adopted_session_is_spent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = Arc::new(wire(&listener));
+    wire.continue_as(HeaderValue::from_static("a-session"));
+    let listen = wire.listen(|_| {}, |_: Message| None);
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        let mut read = Vec::new();
+        while !read.ends_with(b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+        }
+        let said = "This server does not support multiple GET requests.";
+        let head = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}", said.len());
+        let refusal = format!("{head}\r\n\r\n{said}");
+        stream.write_all(refusal.as_bytes()).await.unwrap();
+        stream
+    };
+    let (none, _stream) = tokio::join!(listen, play);
+    assert_eq!(none, NoGetStream::Spent);
 }
 
 /// Records the messages that it takes.
