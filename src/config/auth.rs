@@ -9,7 +9,7 @@ use super::auth_types::{
 use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::units;
 use crate::secret::Secret;
 
@@ -43,26 +43,18 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
             Some(SNIPPETS),
         );
     }
-    AuthConfig {
+    read_keys!(s => AuthConfig {
+        /// Scopes that a token needs on every endpoint that names none of its own; published in the metadata. For
+        /// example ["mcp:tools"].
+        required_scopes: list(units::scope),
+        /// Scopes that the 401 challenge and the metadata tell clients to ask for at login, besides required ones:
+        /// those of tool_scopes too, where the authorization server holds a client to the scopes it registered with
+        /// (Keycloak), or for clients that cannot step up. A token still needs only the required ones.
+        login_scopes: list(units::scope),
+        ;
         keeps_tokens: false,
         // The substitute for a wrong mode is never used: a file with errors is refused.
         mode: mode.unwrap_or(AuthMode::OAuth),
-        required_scopes: s
-            .key(
-                "required_scopes",
-                "Scopes that a token needs on every endpoint that names none of its own; \
-                 published in the metadata. For example [\"mcp:tools\"].",
-            )
-            .list(units::scope),
-        login_scopes: s
-            .key(
-                "login_scopes",
-                "Scopes that the 401 challenge and the metadata tell clients to ask for at login, besides \
-                 required ones: those of tool_scopes too, where the authorization server holds a client to the \
-                 scopes it registered with (Keycloak), or for clients that cannot step up. A token still needs \
-                 only the required ones.",
-            )
-            .list(units::scope),
         issuers: s.tables(
             "issuers",
             "An authorization server whose tokens are accepted.",
@@ -81,7 +73,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
              the broader one.",
             scope_implies,
         ),
-    }
+    })
 }
 
 fn scope_implies(s: &mut ConfigSection<'_>) -> ScopeImplies {
@@ -118,24 +110,15 @@ fn issuer(s: &mut ConfigSection<'_>) -> IssuerConfig {
     if let Some(Err(what)) = jwks_file.as_deref().map(files::key_set) {
         s.error("jwks_file", what, Some(BESIDE));
     }
-    IssuerConfig {
-        issuer,
-        jwks_file,
-        audiences: s
-            .key(
-                "audiences",
-                "Audiences accepted on every endpoint besides its resource identifier. Gives up \
-                 the separation of endpoints: a token for one is then good for all.",
-            )
-            .texts(),
-        subject_claim: s
-            .key(
-                "subject_claim",
-                "The claim that identifies the caller, when it is not `sub`.",
-            )
-            .optional("sub"),
+    read_keys!(s => IssuerConfig {
+        /// Audiences accepted on every endpoint besides its resource identifier. Gives up the separation of endpoints:
+        /// a token for one is then good for all.
+        audiences: texts(),
+        /// The claim that identifies the caller, when it is not `sub`.
+        subject_claim: optional("sub"),
         introspection: introspection(s),
-    }
+        ; issuer, jwks_file
+    })
 }
 
 /// An introspection answer is valid no longer than a verified token.
@@ -189,36 +172,25 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
         if max_age > MAX_INTROSPECTION_AGE {
             t.error("max_age", "may be 5m at most", None);
         }
-        IntrospectionConfig {
-            endpoint,
-            client_id: t.key("client_id", "The gateway there.").required("gateway"),
-            client_secret: client_secret.unwrap_or_else(|| Secret::new("")),
-            auth_method: t
-                .key("auth_method", "How the credentials are sent.")
-                .choice("auto", &methods)
-                .unwrap_or(IntrospectionAuth::Auto),
-            tokens: t
-                .key("tokens", "Which tokens are asked about.")
-                .choice("opaque", &words)
-                .unwrap_or(IntrospectedTokens::Opaque),
-            max_age,
-        }
+        read_keys!(t => IntrospectionConfig {
+            /// The gateway there.
+            client_id: required("gateway"),
+            /// How the credentials are sent.
+            auth_method: choice("auto", &methods).unwrap_or(IntrospectionAuth::Auto),
+            /// Which tokens are asked about.
+            tokens: choice("opaque", &words).unwrap_or(IntrospectedTokens::Opaque),
+            ; endpoint, client_secret: client_secret.unwrap_or_else(|| Secret::new("")), max_age
+        })
     })
 }
 
 fn tool_scope(s: &mut ConfigSection<'_>) -> ToolScope {
-    ToolScope {
-        tools: s
-            .key(
-                "tools",
-                "Tool names as the upstream spells them; * matches any run.",
-            )
-            .required_list("admin_*", |text| Ok(text.to_owned())),
-        upstreams: s
-            .key("upstreams", "Only on these upstreams; empty means on all.")
-            .texts(),
-        scopes: s
-            .key("scopes", "All of these are needed.")
-            .required_list("mcp:admin", units::scope),
-    }
+    read_keys!(s => ToolScope {
+        /// Tool names as the upstream spells them; * matches any run.
+        tools: required_list("admin_*", |text| Ok(text.to_owned())),
+        /// Only on these upstreams; empty means on all.
+        upstreams: texts(),
+        /// All of these are needed.
+        scopes: required_list("mcp:admin", units::scope),
+    })
 }

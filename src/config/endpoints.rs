@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::endpoint_types::{MergedConfig, NamedEndpoint, PrefixRule};
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::units;
 use super::upstream_types::UpstreamConfig;
 
@@ -120,27 +120,17 @@ fn list_changed(s: &mut ConfigSection<'_>) -> bool {
 
 /// Reads one `[endpoints.<name>]`.
 pub(super) fn named(s: &mut ConfigSection<'_>) -> NamedEndpoint {
-    NamedEndpoint {
-        upstreams: s
-            .key("upstreams", "Upstreams shown, in this order.")
-            .required_list("files", |text| Ok(text.to_owned())),
-        tools: s
-            .key(
-                "tools",
-                "Tools shown, as upstream:pattern with * for any run; empty means all. For \
-                 example [\"files:read_*\"].",
-            )
-            .texts(),
+    read_keys!(s => NamedEndpoint {
+        /// Upstreams shown, in this order.
+        upstreams: required_list("files", |text| Ok(text.to_owned())),
+        /// Tools shown, as upstream:pattern with * for any run; empty means all. For example ["files:read_*"].
+        tools: texts(),
         required_scopes: scopes(s),
         login_scopes: login_scopes(s),
         audiences: audiences(s),
-        issuers: s
-            .key(
-                "issuers",
-                "Issuers accepted here; empty means all of [[auth.issuers]].",
-            )
-            .texts(),
-    }
+        /// Issuers accepted here; empty means all of [[auth.issuers]].
+        issuers: texts(),
+    })
 }
 
 /// `required_scopes` of one endpoint.

@@ -1,9 +1,9 @@
 //! Reads a parsed file table by table; collects errors, or records the reference.
 //!
 //! A key is declared where it is read: [`ConfigSection::key`] gives its name and meaning, the method called on the
-//! [`DeclaredKey`] its type and default. A key of the file that was never declared is reported as unknown. Without a
-//! file the same code records every declaration, and `reference` writes them down: code and documentation cannot
-//! disagree.
+//! [`DeclaredKey`] its type and default; `read_keys!` does so for all keys of a struct. A key of the file that was never
+//! declared is reported as unknown. Without a file the same code records every declaration, and `reference` writes them
+//! down: code and documentation cannot disagree.
 
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -294,6 +294,35 @@ impl<'r> ConfigSection<'r> {
         }
     }
 }
+
+/// Reads the fields of a struct in their order. A field with a doc comment is the key of its name: the comment is its
+/// meaning, the call the method of [`DeclaredKey`] for its type and default. A field without one is the call of a function.
+/// After `;` stand fields with values of any kind.
+macro_rules! read_keys {
+    ($section:ident => $type:ident {
+        $(
+            $(#[doc = $doc:tt])*
+            $name:ident: $($read:ident)::+ ($($given:tt)*) $(.$then:ident($($other:tt)*))?,
+        )*
+        $(; $($rest:tt)*)?
+    }) => {
+        $type {
+            $(
+                $name: read_keys!(@value $section $name [$($doc)*] $($read)::+ ($($given)*))
+                    $(.$then($($other)*))?,
+            )*
+            $($($rest)*)?
+        }
+    };
+    (@value $section:ident $name:ident [] $($call:tt)+) => {
+        $($call)+
+    };
+    (@value $section:ident $name:ident [$($doc:tt)+] $($call:tt)+) => {
+        // Each line of a doc comment begins with a blank.
+        $section.key(stringify!($name), concat!($($doc),+).trim_start()).$($call)+
+    };
+}
+pub(super) use read_keys;
 
 /// Keys used by other programs, and their equivalents here.
 const MEANT: [(&str, &str); 14] = [

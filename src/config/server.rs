@@ -7,7 +7,7 @@ use url::Url;
 
 use super::declarations::ShownKey;
 use super::files;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::types::{AdminConfig, EventPaths, HealthConfig, HttpServerConfig, TlsConfig};
 use super::units;
 use crate::secret::Secret;
@@ -27,107 +27,59 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
         .address("127.0.0.1:8080");
     let tls = tls(s);
     let public_url = public_url(s, listen, tls.is_some());
-    HttpServerConfig {
-        listen,
-        public_url,
-        allowed_origins: s
-            .key(
-                "allowed_origins",
-                "Web origins that may call, besides that of public_url.",
-            )
-            .list(units::origin),
-        allowed_hosts: s
-            .key(
-                "allowed_hosts",
-                "Host headers we answer to, besides that of public_url.",
-            )
-            .list(units::host),
-        threads: s
-            .key(
-                "threads",
-                "Threads that serve, 1024 at most; a connection stays on its thread. Default: one per core.",
-            )
-            .optional_count_to(4, MAX_THREADS)
-            .unwrap_or_else(cores),
-        trusted_proxies: s
-            .key(
-                "trusted_proxies",
-                "Address blocks whose X-Forwarded-* headers are believed.",
-            )
-            .list(units::cidr),
-        tls,
-        header_timeout: s
-            .key("header_timeout", "How long a request head may take.")
-            .duration("10s"),
-        handshake_timeout: s
-            .key("handshake_timeout", "How long a TLS handshake may take.")
-            .duration("10s"),
-        body_timeout: s
-            .key(
-                "body_timeout",
-                "How long a request body may take. One that is refused for its size is read on: in a legacy \
-                 session for the ids of its requests, within this time and up to four times `limits.body`; \
-                 else for a second, 16 MiB at most, so that its sender can read the answer.",
-            )
-            .duration("30s"),
-        idle_timeout: idle_timeout(s),
-        refused_idle_timeout: s
-            .key(
-                "refused_idle_timeout",
-                "The same after a 401, while the connection has not brought a good token.",
-            )
-            .duration("10s"),
-        stall_timeout: stall_timeout(s),
-        max_connections: max_connections(s),
-        connections_per_address: connections_per_address(s),
-        exchanges_per_principal: exchanges_per_principal(s),
-        sse_after: s
-            .key(
-                "sse_after",
-                "When a call that is still silent is answered by an event stream. Sessions older than \
-                 2025-11-25 whose client names no text/event-stream in Accept wait 10 s.",
-            )
-            .duration_or_zero("250ms"),
-        keep_alive: s
-            .key(
-                "keep_alive",
-                "Between two keep-alive comments on a quiet stream.",
-            )
-            .duration("15s"),
-        drain: drain(s),
-        drain_linger: drain_linger(s),
+    read_keys!(s => HttpServerConfig {
+        /// Web origins that may call, besides that of public_url.
+        allowed_origins: list(units::origin),
+        /// Host headers we answer to, besides that of public_url.
+        allowed_hosts: list(units::host),
+        /// Threads that serve, 1024 at most; a connection stays on its thread. Default: one per core.
+        threads: optional_count_to(4, MAX_THREADS).unwrap_or_else(cores),
+        /// Address blocks whose X-Forwarded-* headers are believed.
+        trusted_proxies: list(units::cidr),
+        /// How long a request head may take.
+        header_timeout: duration("10s"),
+        /// How long a TLS handshake may take.
+        handshake_timeout: duration("10s"),
+        /// How long a request body may take. One that is refused for its size is read on: in a legacy session for the
+        /// ids of its requests, within this time and up to four times `limits.body`; else for a second, 16 MiB at most,
+        /// so that its sender can read the answer.
+        body_timeout: duration("30s"),
+        /// How long a connection may stay without a request; with HTTP/2 up to twice as long, with HTTP/1 not less than
+        /// `header_timeout`. Longer than most proxies keep theirs, so that they close first (Envoy: an hour).
+        idle_timeout: duration("16m"),
+        /// The same after a 401, while the connection has not brought a good token.
+        refused_idle_timeout: duration("10s"),
+        /// After this long in which a peer reads nothing of what is written to it, its connection is closed; with
+        /// HTTP/2 the one stream is reset. It is checked so that this takes at most twice as long. An HTTP/2 peer also
+        /// has 20 s to answer the ping that follows 20 s of silence.
+        stall_timeout: duration("10m"),
+        /// Open connections at once. For one more the oldest that has not brought a good token is closed, else one that
+        /// waits for a request; where there is none, it is refused.
+        max_connections: count(10_000),
+        /// Connections of one client address (of IPv6: one /64) that have not brought a good token, while fewer than a
+        /// quarter of `max_connections` are free: for one more its oldest is closed. An address that brings good tokens
+        /// of three callers is taken for a proxy and has no such limit; the addresses behind `trusted_proxies` have one
+        /// each. Default: a quarter of `max_connections`.
+        connections_per_address: optional_count_to(2_500, MAX_SHARE),
+        /// Open requests and streams of one principal, over whatever connections; more are refused with 429 (a request
+        /// of a live session with a JSON-RPC error). Not with `auth.mode = "none"`. Default: a quarter of
+        /// `max_connections`.
+        exchanges_per_principal: optional_count_to(2_500, MAX_SHARE),
+        /// When a call that is still silent is answered by an event stream. Sessions older than 2025-11-25 whose client
+        /// names no text/event-stream in Accept wait 10 s.
+        sse_after: duration_or_zero("250ms"),
+        /// Between two keep-alive comments on a quiet stream.
+        keep_alive: duration("15s"),
+        /// After SIGTERM, how long running calls may take to finish.
+        drain: duration_or_zero("10s"),
+        /// After SIGTERM, how long a quiet connection stays open, so that a request that was sent before its client
+        /// could know is answered (with `Connection: close`). Handshakes under way are finished for as long. Part of
+        /// `drain`.
+        drain_linger: duration_or_zero("500ms"),
         sse: sse(s),
         websocket: websocket(s),
-    }
-}
-
-fn idle_timeout(s: &mut ConfigSection<'_>) -> Duration {
-    s.key(
-        "idle_timeout",
-        "How long a connection may stay without a request; with HTTP/2 up to twice as long, with HTTP/1 \
-         not less than `header_timeout`. Longer than most proxies keep theirs, so that they close first (Envoy: an hour).",
-    )
-    .duration("16m")
-}
-
-fn max_connections(s: &mut ConfigSection<'_>) -> usize {
-    s.key(
-        "max_connections",
-        "Open connections at once. For one more the oldest that has not brought a good token is closed, else \
-         one that waits for a request; where there is none, it is refused.",
-    )
-    .count(10_000)
-}
-
-fn connections_per_address(s: &mut ConfigSection<'_>) -> Option<usize> {
-    s.key(
-        "connections_per_address",
-        "Connections of one client address (of IPv6: one /64) that have not brought a good token, while fewer \
-         than a quarter of `max_connections` are free: for one more its oldest is closed. An address that \
-         brings good tokens of three callers is taken for a proxy and has no such limit; the addresses behind \
-         `trusted_proxies` have one each. Default: a quarter of `max_connections`.",
-    )
-    .optional_count_to(2_500, MAX_SHARE)
+        ; listen, public_url, tls
+    })
 }
 
 impl HttpServerConfig {
@@ -147,42 +99,6 @@ impl HttpServerConfig {
         }
         self.listen = listen;
     }
-}
-
-fn exchanges_per_principal(s: &mut ConfigSection<'_>) -> Option<usize> {
-    s.key(
-        "exchanges_per_principal",
-        "Open requests and streams of one principal, over whatever connections; more are refused with 429 (a \
-         request of a live session with a JSON-RPC error). Not with `auth.mode = \"none\"`. Default: a quarter of \
-         `max_connections`.",
-    )
-    .optional_count_to(2_500, MAX_SHARE)
-}
-
-fn drain(s: &mut ConfigSection<'_>) -> Duration {
-    let about = "After SIGTERM, how long running calls may take to finish.";
-    s.key("drain", about).duration_or_zero("10s")
-}
-
-fn drain_linger(s: &mut ConfigSection<'_>) -> Duration {
-    s.key(
-        "drain_linger",
-        "After SIGTERM, how long a quiet connection stays open, so that a request that was sent before its \
-         client could know is answered (with `Connection: close`). Handshakes under way are finished for as \
-         long. Part of `drain`.",
-    )
-    .duration_or_zero("500ms")
-}
-
-fn stall_timeout(s: &mut ConfigSection<'_>) -> Duration {
-    s.key(
-        "stall_timeout",
-        "After this long in which a peer reads nothing of what is written to it, its connection \
-         is closed; with HTTP/2 the one stream is reset. It is checked so that this takes at most \
-         twice as long. An HTTP/2 peer also has 20 s to answer the ping that follows 20 s of \
-         silence.",
-    )
-    .duration("10m")
 }
 
 /// The URL that clients use, configured or derived.

@@ -2,56 +2,32 @@
 
 use url::Url;
 
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::types::{LogFormat, TelemetryConfig};
 
 /// Reads `[telemetry]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> TelemetryConfig {
-    TelemetryConfig {
+    read_keys!(s => TelemetryConfig {
         otlp_endpoint: otlp_endpoint(s),
-        otlp_every_request: s
-            .key(
-                "otlp_every_request",
-                "Whether the collector gets access and audit lines of requests that went well, too, or \
-                 of failures only. Each costs about 10 µs; standard output has them all.",
-            )
-            .flag(true),
-        sample_ratio: s
-            .key(
-                "sample_ratio",
-                "Share of traces recorded, of those that start here.",
-            )
-            .share(0.01),
-        caller_traces: s
-            .key(
-                "caller_traces",
-                "Traces recorded beyond that share because a caller's `traceparent` says `sampled`, all callers \
-                 together: anybody can set the flag. Set it higher where only programs of yours can.",
-            )
-            .rate("5/s"),
-        log_format: s
-            .key(
-                "log_format",
-                "One JSON object per line, or text for people.",
-            )
-            .choice(
-                "json",
-                &[("json", LogFormat::Json), ("text", LogFormat::Text)],
-            )
+        /// Whether the collector gets access and audit lines of requests that went well, too, or of failures only. Each
+        /// costs about 10 µs; standard output has them all.
+        otlp_every_request: flag(true),
+        /// Share of traces recorded, of those that start here.
+        sample_ratio: share(0.01),
+        /// Traces recorded beyond that share because a caller's `traceparent` says `sampled`, all callers together:
+        /// anybody can set the flag. Set it higher where only programs of yours can.
+        caller_traces: rate("5/s"),
+        /// One JSON object per line, or text for people.
+        log_format: choice("json", &[("json", LogFormat::Json), ("text", LogFormat::Text)])
             .unwrap_or(LogFormat::Json),
-        log_level: s
-            .key(
-                "log_level",
-                "From which level on lines are written: off, error, warn, info, debug or trace, and after it \
-                 other levels for parts, as in \"info,drawbridge::upstream=debug\". Libraries stay at warn \
-                 unless they are named. Access and audit lines are always written. The variable \
-                 DRAWBRIDGE_LOG goes before it, and `/log-level` on the admin port changes it at run time.",
-            )
-            .log_levels("info"),
-        service_name: s
-            .key("service_name", "`service.name` of what is exported.")
-            .text("drawbridge"),
-    }
+        /// From which level on lines are written: off, error, warn, info, debug or trace, and after it other levels for
+        /// parts, as in "info,drawbridge::upstream=debug". Libraries stay at warn unless they are named. Access and
+        /// audit lines are always written. The variable DRAWBRIDGE_LOG goes before it, and `/log-level` on the admin
+        /// port changes it at run time.
+        log_level: log_levels("info"),
+        /// `service.name` of what is exported.
+        service_name: text("drawbridge"),
+    })
 }
 
 fn otlp_endpoint(s: &mut ConfigSection<'_>) -> Option<Url> {

@@ -6,7 +6,7 @@ use super::account_types::UpstreamAuth;
 use super::accounts;
 use super::carriers;
 use super::endpoints;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::upstream_types::{CarrierConfig, EraPin, Isolation, UpstreamConfig};
 
@@ -72,80 +72,57 @@ fn common(
     s: &mut ConfigSection<'_>,
     (carrier, auth): (Option<CarrierConfig>, Option<UpstreamAuth>),
 ) -> Option<UpstreamConfig> {
-    let isolation = s
-        .key(
-            "isolation",
-            "Whose traffic may share one upstream session or child: nobody's but one session's, \
-             one principal's, everybody's.",
-        )
-        .choice(
-            "session",
-            &[
-                ("session", Isolation::Session),
-                ("principal", Isolation::Principal),
-                ("shared", Isolation::Shared),
-            ],
-        )
-        .unwrap_or(Isolation::Session);
-    let era = era(s);
-    let era_recheck = s
-        .key(
-            "era_recheck",
-            "With era = \"auto\": how long to believe that it speaks a legacy revision, or no other than \
-             a modern one, before asking again.",
-        )
-        .duration("1h");
-    let merged = s.key("merged", "Whether it is shown on /mcp.").flag(true);
-    let direct = s.key("direct", "Whether /mcp/<name> is served.").flag(true);
-    let required_scopes = endpoints::scopes(s);
-    let login_scopes = endpoints::login_scopes(s);
-    let audiences = endpoints::audiences(s);
-    let connect_timeout = connect_timeout(s, carrier.as_ref());
-    let idle_timeout = s
-        .key(
-            "idle_timeout",
-            "Without any sign of life of a call; stands still while it asks.",
-        )
-        .duration("60s");
-    let total_timeout = s.key("total_timeout", "For a whole call.").duration("30m");
-    let ask_timeout = s
-        .key("ask_timeout", "For one question to the client.")
-        .duration("10m");
-    let ask_wait = ask_wait(s);
-    let open_questions = open_questions(s);
-    let restartable = s
-        .key(
-            "restartable",
-            "Whether sessions go on that had a child, an HTTP+SSE stream or a socket at it when their \
-             replica was lost: with a new one, which knows nothing of before. Without, they end.",
-        )
-        .flag(false);
-    let retry_safe = retry_safe(s);
-    let run_tasks = run_tasks(s);
-    let list_changed = list_changed(s);
-    Some(UpstreamConfig {
-        name: name.to_owned(),
-        carrier: carrier?,
-        auth,
-        isolation,
-        era,
-        era_recheck,
-        merged,
-        direct,
-        required_scopes,
-        login_scopes,
-        audiences,
-        connect_timeout,
-        idle_timeout,
-        total_timeout,
-        ask_timeout,
-        ask_wait,
-        open_questions,
-        restartable,
-        retry_safe,
-        run_tasks,
-        list_changed,
-    })
+    Some(read_keys!(s => UpstreamConfig {
+        /// Whose traffic may share one upstream session or child: nobody's but one session's, one principal's,
+        /// everybody's.
+        isolation: choice("session", &[
+            ("session", Isolation::Session),
+            ("principal", Isolation::Principal),
+            ("shared", Isolation::Shared),
+        ]).unwrap_or(Isolation::Session),
+        era: era(s),
+        /// With era = "auto": how long to believe that it speaks a legacy revision, or no other than a modern one,
+        /// before asking again.
+        era_recheck: duration("1h"),
+        /// Whether it is shown on /mcp.
+        merged: flag(true),
+        /// Whether /mcp/<name> is served.
+        direct: flag(true),
+        required_scopes: endpoints::scopes(s),
+        login_scopes: endpoints::login_scopes(s),
+        audiences: endpoints::audiences(s),
+        connect_timeout: connect_timeout(s, carrier.as_ref()),
+        /// Without any sign of life of a call; stands still while it asks.
+        idle_timeout: duration("60s"),
+        /// For a whole call.
+        total_timeout: duration("30m"),
+        /// For one question to the client.
+        ask_timeout: duration("10m"),
+        /// How long a call whose client can be asked waits behind another such call, where questions do not say whose
+        /// they are and the caps allow no further child; then it fails as busy. Also how long a question to a modern
+        /// client waits while `limits.parked_per_principal` or another cap on parked calls is reached; then the client
+        /// is not asked. Both within `total_timeout` of the call. The default is that of `ask_timeout`: by then the
+        /// questions before have their answers, also where people give them.
+        ask_wait: duration_or_zero("10m"),
+        /// Questions that one of its sessions may have open, of any revision before 2026-07-28; further ones are
+        /// refused.
+        open_questions: count(64),
+        /// Whether sessions go on that had a child, an HTTP+SSE stream or a socket at it when their replica was lost:
+        /// with a new one, which knows nothing of before. Without, they end.
+        restartable: flag(false),
+        /// Tools, as the upstream spells them, that are called again, once, when their reply was lost: calling them
+        /// twice must be as good as once. With [cluster] also where the replica that ran the call is lost, if another
+        /// one had passed it on or its event stream had begun.
+        retry_safe: texts(),
+        /// Whether a tool that it runs only as a task is run for clients that know no tasks: the call waits for the end
+        /// of the task, within total_timeout. And whether clients of 2025-11-25 may call its tools as tasks, where it
+        /// has those of the extension.
+        run_tasks: flag(true),
+        /// Whether clients are told that its lists of tools, prompts and resources may change, and when they do. false:
+        /// for clients that fail at `list_changed`.
+        list_changed: flag(true),
+        ; name: name.to_owned(), carrier: carrier?, auth
+    }))
 }
 
 fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -> Duration {
@@ -159,56 +136,6 @@ fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -
          for a place is bounded by stdio.spawn_wait. Default with url: 10s.",
     )
     .duration(default)
-}
-
-fn run_tasks(s: &mut ConfigSection<'_>) -> bool {
-    s.key(
-        "run_tasks",
-        "Whether a tool that it runs only as a task is run for clients that know no tasks: the \
-         call waits for the end of the task, within total_timeout. And whether clients of 2025-11-25 may \
-         call its tools as tasks, where it has those of the extension.",
-    )
-    .flag(true)
-}
-
-fn retry_safe(s: &mut ConfigSection<'_>) -> Vec<String> {
-    s.key(
-        "retry_safe",
-        "Tools, as the upstream spells them, that are called again, once, when their reply was \
-         lost: calling them twice must be as good as once. With [cluster] also where the replica that ran \
-         the call is lost, if another one had passed it on or its event stream had begun.",
-    )
-    .texts()
-}
-
-fn list_changed(s: &mut ConfigSection<'_>) -> bool {
-    s.key(
-        "list_changed",
-        "Whether clients are told that its lists of tools, prompts and resources may change, and when \
-         they do. false: for clients that fail at `list_changed`.",
-    )
-    .flag(true)
-}
-
-fn open_questions(s: &mut ConfigSection<'_>) -> usize {
-    s.key(
-        "open_questions",
-        "Questions that one of its sessions may have open, of any revision before 2026-07-28; \
-         further ones are refused.",
-    )
-    .count(64)
-}
-
-fn ask_wait(s: &mut ConfigSection<'_>) -> Duration {
-    s.key(
-        "ask_wait",
-        "How long a call whose client can be asked waits behind another such call, where questions \
-         do not say whose they are and the caps allow no further child; then it fails as busy. Also how long a \
-         question to a modern client waits while `limits.parked_per_principal` or another cap on parked calls is \
-         reached; then the client is not asked. Both within `total_timeout` of the call. The default is that of \
-         `ask_timeout`: by then the questions before have their answers, also where people give them.",
-    )
-    .duration_or_zero("10m")
 }
 
 fn era(s: &mut ConfigSection<'_>) -> EraPin {
