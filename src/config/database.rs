@@ -6,7 +6,7 @@ use url::Url;
 
 use super::database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 use super::logins;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::ReadReport;
 use super::types::Config;
 use crate::secret::Secret;
@@ -58,29 +58,19 @@ fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
 
 /// Reads `[connect]`.
 pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
-    let logins = logins::read(s);
-    let wait = s
-        .key(
-            "wait",
-            "How long a call waits for its user to connect an account, before it ends with the link.",
-        )
-        .duration("45s");
-    let forget = s
-        .key(
-            "forget",
-            "Accounts that nothing has used for so long are revoked and removed: 1h or more.",
-        )
-        .duration("180d");
+    let config = read_keys!(s => ConnectConfig {
+        logins: logins::read(s),
+        /// How long a call waits for its user to connect an account, before it ends with the link.
+        wait: duration("45s"),
+        /// Accounts that nothing has used for so long are revoked and removed: 1h or more.
+        forget: duration("180d"),
+    });
     // Shorter times make no sense: last-used stamps are written with a delay.
-    if forget < SHORTEST_FORGET && !s.report.is_wrong("connect.forget") {
+    if config.forget < SHORTEST_FORGET && !s.report.is_wrong("connect.forget") {
         let hint = Some("for example \"180d\"");
         s.error("forget", "must be 1h or more", hint);
     }
-    ConnectConfig {
-        logins,
-        wait,
-        forget,
-    }
+    config
 }
 
 /// Reports a shared database whose vault key would be in one gateway's state directory.

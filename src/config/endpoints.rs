@@ -1,7 +1,5 @@
 //! `[mcp]` and `[endpoints.<name>]`.
 
-use std::time::Duration;
-
 use super::endpoint_types::{MergedConfig, NamedEndpoint, PrefixRule};
 use super::reader::{ConfigSection, read_keys};
 use super::units;
@@ -18,104 +16,39 @@ pub(super) fn merged(
             "Upstreams shown, in this order. Default: all with merged = true, in file order.",
         )
         .optional_list("files", |text| Ok(text.to_owned()));
-    let prefix = s
-        .key(
-            "prefix",
-            "Whether names carry their upstream's: auto has none for a single upstream.",
-        )
-        .choice(
-            "auto",
-            &[("auto", PrefixRule::Auto), ("always", PrefixRule::Always)],
-        )
-        .unwrap_or(PrefixRule::Auto);
-    let waits = waits(s);
-    let list_changed = list_changed(s);
-    let title = s
-        .key(
-            "title",
-            "What clients show as the name of merged endpoints.",
-        )
-        .text("Drawbridge");
-    let instructions = s
-        .key(
-            "instructions",
-            "Text for models that comes before what upstreams say of themselves, on merged \
-             endpoints.",
-        )
-        .optional("Ask before you delete anything.");
-    let required_scopes = scopes(s);
-    let login_scopes = login_scopes(s);
-    let audiences = audiences(s);
+    let config = read_keys!(s => MergedConfig {
+        /// Whether names carry their upstream's: auto has none for a single upstream.
+        prefix: choice("auto", &[("auto", PrefixRule::Auto), ("always", PrefixRule::Always)])
+            .unwrap_or(PrefixRule::Auto),
+        /// How long a merged list waits for one upstream before it goes on without it; a second at most for one that
+        /// failed or overran the last time. initialize and server/discover wait a second at most.
+        connect_wait: duration_or_zero("3s"),
+        /// Until when a merged list waits for an upstream that starts for the first time since the gateway did, counted
+        /// from the beginning of that start. While no upstream has answered at all it waits up to 25 s, unless this is
+        /// 0s.
+        first_wait: duration_or_zero("8s"),
+        /// Upstreams that are started and listed when the gateway starts, so that the first client need not wait for
+        /// them.
+        warm: texts(),
+        /// Whether clients of any endpoint are told when a list changes, and that they are. false: for clients that
+        /// fail at `list_changed`; `list_changed` of an upstream says it for that one.
+        list_changed: flag(true),
+        /// What clients show as the name of merged endpoints.
+        title: text("Drawbridge"),
+        /// Text for models that comes before what upstreams say of themselves, on merged endpoints.
+        instructions: optional("Ask before you delete anything."),
+        required_scopes: scopes(s),
+        login_scopes: login_scopes(s),
+        audiences: audiences(s),
+        ; enabled, upstreams: Vec::new()
+    });
     move |all| {
-        let shown = || {
-            all.iter()
-                .filter(|u| u.merged)
-                .map(|u| u.name.clone())
-                .collect()
-        };
-        let upstreams = listed.unwrap_or_else(shown);
+        let shown = all.iter().filter(|upstream| upstream.merged);
         MergedConfig {
-            enabled,
-            upstreams,
-            prefix,
-            connect_wait: waits.connect,
-            first_wait: waits.first,
-            warm: waits.warm,
-            list_changed,
-            title,
-            instructions,
-            required_scopes,
-            login_scopes,
-            audiences,
+            upstreams: listed.unwrap_or_else(|| shown.map(|one| one.name.clone()).collect()),
+            ..config
         }
     }
-}
-
-/// How long lists wait for upstreams (`connect_wait`, first start), and the upstreams started in advance (`warm`).
-struct ListWaits {
-    connect: Duration,
-    first: Duration,
-    warm: Vec<String>,
-}
-
-fn waits(s: &mut ConfigSection<'_>) -> ListWaits {
-    let connect = s
-        .key(
-            "connect_wait",
-            "How long a merged list waits for one upstream before it goes on without it; a second at \
-             most for one that failed or overran the last time. initialize and server/discover \
-             wait a second at most.",
-        )
-        .duration_or_zero("3s");
-    let first = s
-        .key(
-            "first_wait",
-            "Until when a merged list waits for an upstream that starts for the first time since the \
-             gateway did, counted from the beginning of that start. While no upstream has answered at \
-             all it waits up to 25 s, unless this is 0s.",
-        )
-        .duration_or_zero("8s");
-    let warm = s
-        .key(
-            "warm",
-            "Upstreams that are started and listed when the gateway starts, so that the first client \
-             need not wait for them.",
-        )
-        .texts();
-    ListWaits {
-        connect,
-        first,
-        warm,
-    }
-}
-
-fn list_changed(s: &mut ConfigSection<'_>) -> bool {
-    s.key(
-            "list_changed",
-            "Whether clients of any endpoint are told when a list changes, and that they are. false: for \
-             clients that fail at `list_changed`; `list_changed` of an upstream says it for that one.",
-        )
-        .flag(true)
 }
 
 /// Reads one `[endpoints.<name>]`.

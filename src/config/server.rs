@@ -121,24 +121,14 @@ fn derived_url(listen: SocketAddr, tls: bool) -> Url {
 
 /// Reads `[admin]`.
 pub(super) fn admin(s: &mut ConfigSection<'_>) -> AdminConfig {
-    let listen = s
-        .key(
-            "listen",
-            "Where to listen for operators: /live /ready /metrics /status.",
-        )
-        .address("127.0.0.1:9090");
-    let allowed_hosts = s
-        .key(
-            "allowed_hosts",
-            "Host headers answered to there, besides addresses and loopback names: the names by which probes \
-             and scrapers ask.",
-        )
-        .list(units::host);
-    AdminConfig {
-        listen,
-        allowed_hosts,
+    read_keys!(s => AdminConfig {
+        /// Where to listen for operators: /live /ready /metrics /status.
+        listen: address("127.0.0.1:9090"),
+        /// Host headers answered to there, besides addresses and loopback names: the names by which probes and scrapers
+        /// ask.
+        allowed_hosts: list(units::host),
         token: admin_token(s),
-    }
+    })
 }
 
 /// Reads `[health]`.
