@@ -10,6 +10,6 @@ mod public;
 mod trust;
 
 pub use self::allow::EgressRules;
-pub use self::documents::{documents, documents_trusting, read_body};
+pub use self::documents::{DocumentError, documents, documents_trusting, read_body};
 pub use self::public::{EgressRefusal, check_address, check_url};
 pub use self::trust::system_trust;

@@ -5,7 +5,8 @@
 use serde::Deserialize;
 use url::Url;
 
-use super::fetch::{FetchError, IssuerClients};
+use super::fetch::IssuerClients;
+use crate::egress::DocumentError;
 use crate::grants::issuer_metadata_places as places;
 use crate::telemetry::redact::shown;
 
@@ -21,7 +22,7 @@ pub(super) enum DiscoveryError {
     Fetch {
         url: Url,
         #[source]
-        source: FetchError,
+        source: DocumentError,
     },
     #[error("the metadata at {url} cannot be read")]
     Document {
@@ -62,7 +63,7 @@ impl DiscoveryError {
     fn weight(&self) -> u8 {
         match self {
             Self::Fetch {
-                source: FetchError::Status(404 | 410),
+                source: DocumentError::Status(404 | 410),
                 ..
             } => 0,
             Self::Fetch { .. } | Self::Issuer(_) => 1,
@@ -171,7 +172,7 @@ async fn find(
             // Another place on a host that does not answer will not do better.
             Err(
                 error @ DiscoveryError::Fetch {
-                    source: FetchError::Transport(_),
+                    source: DocumentError::Transport(_),
                     ..
                 },
             ) => return Err(error),

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
-use reqwest::{Client, ClientBuilder, Response};
+use reqwest::{Client, ClientBuilder};
 use url::Url;
 
 use crate::cause::{ConnectionFault, DESCRIPTORS_WANTED};
 use crate::config::is_loopback;
-use crate::egress::{self, EgressRefusal, EgressRules};
+use crate::egress::{self, DocumentError, EgressRefusal, EgressRules, read_body};
 
 /// The largest document that is read, in bytes.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
@@ -25,31 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// For the connection alone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a document could not be had. For the log only: what a server inside answers must not reach
-/// a client (SPEC X-02).
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
-    #[error("the gateway does not ask there")]
-    Refused(#[from] EgressRefusal),
-    #[error("no answer")]
-    Transport(#[source] reqwest::Error),
-    #[error("the answer was HTTP {0}")]
-    Status(u16),
-    #[error("the document is larger than {0} bytes")]
-    TooLarge(usize),
-}
-
-impl From<reqwest::Error> for FetchError {
-    /// Without the URL, which the error of the fetch names. A learned name that the resolver refused is `Refused`.
-    fn from(error: reqwest::Error) -> Self {
-        match EgressRefusal::within(&error) {
-            Some(refusal) => Self::Refused(refusal),
-            None => Self::Transport(error.without_url()),
-        }
-    }
-}
-
-impl FetchError {
+impl DocumentError {
     /// What an operator can do.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
@@ -147,12 +123,12 @@ impl IssuerClients {
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
-    pub(super) async fn get(&self, url: &Url, issuer: &Url) -> Result<Vec<u8>, FetchError> {
+    pub(super) async fn get(&self, url: &Url, issuer: &Url) -> Result<Vec<u8>, DocumentError> {
         let client = self.client(url, issuer)?;
         let request = client.get(url.clone()).header(ACCEPT, "application/json");
         let answer = request.send().await?;
         if answer.status() != StatusCode::OK {
-            return Err(FetchError::Status(answer.status().as_u16()));
+            return Err(DocumentError::Status(answer.status().as_u16()));
         }
         read_body(answer, MAX_BYTES).await
     }
@@ -171,7 +147,7 @@ impl IssuerClients {
         issuer: &Url,
         authorization: Option<HeaderValue>,
         form: String,
-    ) -> Result<FormResponse, FetchError> {
+    ) -> Result<FormResponse, DocumentError> {
         let client = self.client(url, issuer)?;
         let mut request = client
             .post(url.clone())
@@ -202,11 +178,6 @@ impl IssuerClients {
     }
 }
 
-async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
-    let body = egress::read_body(answer, limit).await?;
-    body.ok_or(FetchError::TooLarge(limit))
-}
-
 fn limited(builder: ClientBuilder) -> ClientBuilder {
     builder
         .timeout(TIMEOUT)
@@ -234,8 +205,8 @@ mod tests {
     async fn learned_name_of_a_private_address_is_not_called_unknown() {
         let clients = IssuerClients::new().expect("trust anchors");
         let sent = clients.learned.get("https://localhost:9/").send().await;
-        let error = FetchError::from(sent.expect_err("a private address"));
-        assert!(matches!(error, FetchError::Refused(_)), "{error:?}");
+        let error = DocumentError::from(sent.expect_err("a private address"));
+        assert!(matches!(error, DocumentError::Refused(_)), "{error:?}");
         assert!(error.remedy().contains("https and public"), "{error:?}");
     }
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
-use reqwest::{Certificate, Client, ClientBuilder, Proxy, Response};
+use reqwest::{Certificate, Client, ClientBuilder, Proxy};
 use url::Url;
 
 use crate::config::{HttpCarrier, is_loopback};
-use crate::egress::{self, EgressRefusal, EgressRules};
+pub(super) use crate::egress::DocumentError;
+use crate::egress::{self, EgressRefusal, EgressRules, read_body};
 
 /// Bytes of a foreign value that an error message shows.
 pub(super) const MAX_SHOWN: usize = 256;
@@ -31,34 +32,6 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A request without effect. Servers that demand tokens refuse it; many of them let anyone send `initialize`.
 const LIST_TOOLS: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-
-/// Why a request failed. For the log alone: the answers of servers inside the network must not reach a client (SPEC
-/// X-02).
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DocumentError {
-    /// The egress rules forbid the URL.
-    #[error("the gateway does not ask there: {0}")]
-    Refused(EgressRefusal),
-    /// The request failed, or the answer broke off.
-    #[error("no answer")]
-    Transport(#[source] reqwest::Error),
-    /// An answer with another status than 200.
-    #[error("the answer was HTTP {0}")]
-    Status(u16),
-    /// The answer exceeds its limit.
-    #[error("the answer is larger than {0} bytes")]
-    TooLarge(usize),
-}
-
-impl From<reqwest::Error> for DocumentError {
-    /// Drops the URL, which the surrounding error names. A learned name that the resolver refused is `Refused`.
-    fn from(error: reqwest::Error) -> Self {
-        match EgressRefusal::within(&error) {
-            Some(refusal) => Self::Refused(refusal),
-            None => Self::Transport(error.without_url()),
-        }
-    }
-}
 
 impl DocumentError {
     /// Whether a retry may succeed.
@@ -181,7 +154,7 @@ impl DocumentClients {
         url: &Url,
         issuer: Option<&Url>,
     ) -> Result<Vec<u8>, DocumentError> {
-        let client = self.client(url, issuer).map_err(DocumentError::Refused)?;
+        let client = self.client(url, issuer)?;
         let request = client.get(url.clone()).header(ACCEPT, "application/json");
         let answer = request.timeout(DOCUMENT_TIMEOUT).send().await?;
         if answer.status() != StatusCode::OK {
@@ -228,7 +201,7 @@ impl DocumentClients {
     ) -> Result<ReadAnswer, DocumentError> {
         let url = Url::parse(&request.uri().to_string())
             .map_err(|_| DocumentError::Refused(EgressRefusal::Host))?;
-        let client = self.client(&url, issuer).map_err(DocumentError::Refused)?;
+        let client = self.client(&url, issuer)?;
         let (head, body) = request.into_parts();
         let sent = client.post(url).headers(head.headers).body(body);
         let answer = sent.timeout(TOKEN_TIMEOUT).send().await?;
@@ -273,11 +246,6 @@ impl DocumentClients {
             _ => &self.shared.plain,
         })
     }
-}
-
-async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, DocumentError> {
-    let body = egress::read_body(answer, limit).await?;
-    body.ok_or(DocumentError::TooLarge(limit))
 }
 
 fn limited(builder: ClientBuilder) -> ClientBuilder {

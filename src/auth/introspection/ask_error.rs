@@ -1,8 +1,9 @@
 //! Why a question to an issuer about one token brought no answer.
 
 use super::super::discovery::DiscoveryError;
-use super::super::fetch::{FetchError, NO_ANSWER};
+use super::super::fetch::NO_ANSWER;
 use super::issuer_health::FailureCause;
+use crate::egress::DocumentError;
 
 /// Why nothing was learned of a token; for the log, and without a word of the token.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +15,7 @@ pub(super) enum IntrospectionError {
     #[error("it, or something in front of it, refuses the question about this token (HTTP {0})")]
     Refused(u16),
     #[error("it does not answer")]
-    Fetch(#[source] FetchError),
+    Fetch(#[source] DocumentError),
     #[error("its answer is HTTP {0}")]
     Status(u16),
     #[error("its answer cannot be read")]
@@ -42,8 +43,10 @@ impl IntrospectionError {
     pub(super) fn blame(&self) -> FailureCause {
         match self {
             Self::Credentials(_) => FailureCause::Credentials,
-            Self::Discovery(_) | Self::Fetch(FetchError::Refused(_)) => FailureCause::Issuer,
-            Self::Fetch(FetchError::Transport(error)) if error.is_connect() => FailureCause::Issuer,
+            Self::Discovery(_) | Self::Fetch(DocumentError::Refused(_)) => FailureCause::Issuer,
+            Self::Fetch(DocumentError::Transport(error)) if error.is_connect() => {
+                FailureCause::Issuer
+            }
             Self::Refused(_) => FailureCause::Token,
             _ => FailureCause::Unknown,
         }

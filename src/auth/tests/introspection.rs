@@ -313,7 +313,10 @@ async fn a_discovered_endpoint_inside_is_not_asked() {
     let url = format!("{}/ask", elsewhere.origin).parse().expect("a URL");
     let base = issuer.parse().expect("a URL");
     let refused = fetcher.post(&url, &base, None, String::new()).await;
-    assert!(matches!(refused, Err(fetch::FetchError::Refused(_))));
+    assert!(matches!(
+        refused,
+        Err(crate::egress::DocumentError::Refused(_))
+    ));
     assert!(elsewhere.questions().is_empty());
 }
 

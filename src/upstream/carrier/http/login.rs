@@ -139,7 +139,7 @@ impl UpstreamLogin {
         if answer.status() != StatusCode::OK {
             return None;
         }
-        let document = egress::read_body(answer, MAX_DOCUMENT).await.ok()??;
+        let document = egress::read_body(answer, MAX_DOCUMENT).await.ok()?;
         let metadata: LoginMetadata = serde_json::from_slice(&document).ok()?;
         let issuer = metadata.authorization_servers.into_iter().next()?;
         let is_url = Url::parse(&issuer).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
