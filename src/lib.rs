@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
+//! | 1 | [`address`] [`secret`] [`clock`] [`digest`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
 //! | 2 | [`sync`] [`config`]: tools for tasks and threads; the configuration |
 //! | 3 | [`telemetry`]: logs, metrics and traces |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
@@ -37,6 +37,7 @@ pub mod connect;
 pub mod consent;
 pub mod database;
 pub mod descriptors;
+pub mod digest;
 pub mod downstream;
 pub mod egress;
 pub mod endpoint;

@@ -3,9 +3,8 @@
 use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 
-use aws_lc_rs::digest::{Context, SHA256};
-
 use crate::budget::BudgetHolder;
+use crate::digest::digest_of;
 
 /// The subject of the gateway itself, which has no issuer.
 pub(super) const GATEWAY_SUBJECT: &str = "gateway";
@@ -39,7 +38,7 @@ fn beginning(digest: &[u8; 32]) -> u64 {
 
 impl OwnerKey {
     pub(super) fn of(issuer: &str, subject: &str) -> Self {
-        Self(digest(&[issuer, subject]))
+        Self(digest_of([issuer, subject]))
     }
 
     /// The owner of a stored row, from the digest in it.
@@ -70,7 +69,7 @@ impl From<OwnerKey> for BudgetHolder {
 
 impl BindingKey {
     pub(super) fn of(issuer: &str, subject: &str, client: &str) -> Self {
-        Self(digest(&[issuer, subject, client]))
+        Self(digest_of([issuer, subject, client]))
     }
 
     /// The binding of a stored record, from the digest in it.
@@ -128,19 +127,6 @@ impl AccessKey {
         let mut scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
         scopes.sort_unstable();
         scopes.dedup();
-        let fields: Vec<&str> = binding.into_iter().chain(scopes).collect();
-        Self(digest(&fields))
+        Self(digest_of(binding.into_iter().chain(scopes)))
     }
-}
-
-/// SHA-256 over length-prefixed fields, so that no two field lists collide.
-fn digest(fields: &[&str]) -> [u8; 32] {
-    let mut context = Context::new(&SHA256);
-    for field in fields {
-        context.update(&(field.len() as u64).to_be_bytes());
-        context.update(field.as_bytes());
-    }
-    let mut out = [0; 32];
-    out.copy_from_slice(context.finish().as_ref());
-    out
 }

@@ -11,11 +11,11 @@ use super::page_key::ListPageKey;
 use super::pages::ListPages;
 use super::reader::{ListReader, UpstreamList};
 use crate::call::ServerDeclaration;
+use crate::digest::digest_of;
 use crate::outbound::SessionLinks;
 use crate::protocol::Message;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
-use crate::store::lists::digest_of;
 use crate::translate::project::CacheHints;
 
 /// A list for a caller without an account.

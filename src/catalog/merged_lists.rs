@@ -15,6 +15,7 @@ use super::reader::UpstreamList;
 use super::session_index::{SessionIndex, SessionIndexes};
 use crate::audit;
 use crate::call::{Call, Reply};
+use crate::digest::digest_of;
 use crate::endpoint::Endpoint;
 use crate::outbound::{
     AuditedPolicy, RelayFailure, SessionLinks, check_anybody_provides, given_cursor, invalid,
@@ -22,7 +23,7 @@ use crate::outbound::{
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
-use crate::store::lists::{ClientForm, ContentDigest, ListCache, MergedResult, digest_of};
+use crate::store::lists::{ClientForm, ContentDigest, ListCache, MergedResult};
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::{ListMerger, missing_codes};
 use crate::translate::naming::{FoundName, NameIndex, NamePrefix};

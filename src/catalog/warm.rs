@@ -187,8 +187,8 @@ fn too_late(upstream: &str, limit: Duration) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::digest_of;
     use crate::protocol::{Message, json};
-    use crate::store::lists::digest_of;
     use crate::translate::project::CacheHints;
 
     #[tokio::test(start_paused = true)]

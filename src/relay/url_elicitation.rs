@@ -11,11 +11,11 @@ use super::forward::{Forward, OpenedForward};
 use super::methods::tools_call;
 use super::refused_links::failure_reply;
 use crate::call::{Call, InputOutcome, InputRequest, InputRequests, Reply};
+use crate::digest::digest_of;
 use crate::fault::Fault;
 use crate::outbound::ReplySource;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Era, Message, json, links, methods};
-use crate::store::lists::digest_of;
 use crate::translate::project::RevisionProjection;
 
 /// Most rounds of URL elicitations in one call.

@@ -13,11 +13,12 @@ use super::polling::{PollPace, SHORTEST};
 use super::remote_task::task_request;
 use super::wait::is_passing;
 use crate::call::{Call, Principal};
+use crate::digest::digest_of;
 use crate::outbound::{RelayFailure, RequestHandler, own_call};
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::rpc;
 use crate::session::Session;
-use crate::store::lists::{ContentDigest, digest_of};
+use crate::store::lists::ContentDigest;
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// A task that a subscription follows.

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 
 use crate::call::{BindingKey, CarriedState, Principal};
+use crate::clock::millis;
+use crate::digest::digest_of;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::Message;
@@ -164,23 +165,10 @@ fn carried(plain: &[u8]) -> Option<CarriedState> {
 /// Digest of method, name, URI and arguments. The arguments are normalised, because some clients serialise them again
 /// for the retry, with their members in another order.
 fn digest(message: &Message) -> [u8; DIGEST_LEN] {
-    let mut context = Context::new(&SHA256);
-    let mut field = |text: &[u8]| {
-        context.update(&(text.len() as u64).to_be_bytes());
-        context.update(text);
-    };
-    field(message.method().unwrap_or_default().as_bytes());
-    for name in ["name", "uri", "arguments"] {
-        let value = message.param(name).unwrap_or_default();
-        field(&CanonicalJson::of(value).out);
-    }
-    finish(context)
-}
-
-fn finish(context: Context) -> [u8; DIGEST_LEN] {
-    let mut out = [0; DIGEST_LEN];
-    out.copy_from_slice(context.finish().as_ref());
-    out
+    let method = message.method().unwrap_or_default().as_bytes().to_vec();
+    let params = ["name", "uri", "arguments"].into_iter();
+    let params = params.map(|name| message.param(name).unwrap_or_default());
+    digest_of(std::iter::once(method).chain(params.map(|param| CanonicalJson::of(param).out)))
 }
 
 /// A JSON value in canonical form: no spaces or needless escapes, the members of each object sorted, and an object of
@@ -260,11 +248,7 @@ impl CanonicalJson {
             .into_iter()
             .map(|(_, member)| self.out.get(member).unwrap_or_default());
         if is_long {
-            let mut context = Context::new(&SHA256);
-            for text in texts {
-                context.update(&(text.len() as u64).to_be_bytes());
-                context.update(text);
-            }
+            let digest = digest_of(texts);
             #[cfg(test)]
             {
                 self.handled += self.out.len() - start;
@@ -272,7 +256,7 @@ impl CanonicalJson {
             }
             self.out.truncate(start);
             self.push(DIGEST_MARK);
-            self.push(&finish(context));
+            self.push(&digest);
         } else {
             let ordered = texts.collect::<Vec<_>>().join(&b',');
             self.out.truncate(start);
@@ -302,10 +286,6 @@ impl CanonicalJson {
         }
         self.out.extend_from_slice(bytes);
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

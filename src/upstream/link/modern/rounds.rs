@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 
 use super::envelope::RetryInputs;
@@ -12,6 +11,7 @@ use super::question::{self, QuestionEntry};
 use super::url_elicitations::CallUrlElicitations;
 use super::{ModernServerLink, OutgoingCall};
 use crate::call::{CarriedState, InputOutcome, InputRequests, Notice, Reply, ResumedInput};
+use crate::digest::digest_of;
 use crate::protocol::input_request_rules;
 use crate::protocol::json;
 use crate::protocol::{Era, Message, methods};
@@ -247,15 +247,8 @@ fn resumed(resumption: &ResumedInput) -> RetryInputs {
 
 /// Digest of the method and its subject, each preceded by its length (DESIGN §2).
 fn digest(request: &Message) -> [u8; 32] {
-    let mut context = Context::new(&SHA256);
     let parts = ["name", "uri", "arguments"].map(|name| request.param(name).unwrap_or_default());
-    for part in std::iter::once(request.method().unwrap_or_default()).chain(parts) {
-        context.update(&(part.len() as u64).to_be_bytes());
-        context.update(part.as_bytes());
-    }
-    let mut digest = [0; 32];
-    digest.copy_from_slice(context.finish().as_ref());
-    digest
+    digest_of(std::iter::once(request.method().unwrap_or_default()).chain(parts))
 }
 
 /// The error for roots that are not `file:` URIs. Spec: SPEC C-71
