@@ -8,7 +8,7 @@ use url::Url;
 use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::upstream_types::{HttpCarrier, StdioCarrier, TransportKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;
@@ -177,31 +177,15 @@ pub(super) fn http(s: &mut ConfigSection<'_>) -> Option<HttpCarrier> {
     if let Some(Err(what)) = ca_file.as_deref().map(files::anchors) {
         s.error("ca_file", what, Some(BESIDE));
     }
-    let proxy = s
-        .key(
-            "proxy",
-            "Forward proxy. The proxy variables of the environment are not obeyed.",
-        )
-        .url("http://proxy.example.net:3128");
-    let pool_idle = pool_idle(s);
-    Some(HttpCarrier {
-        url: url?,
-        transport,
-        headers,
-        ca_file,
-        proxy,
-        pool_idle,
-    })
-}
-
-fn pool_idle(s: &mut ConfigSection<'_>) -> Duration {
-    s.key(
-        "pool_idle",
-        "How long an idle HTTP/1.1 connection to it is used again, where it names no time itself. A \
-         `Keep-Alive: timeout=` of its answers holds instead, less one second and 30s at most; \
-         \"0s\" makes a connection for each request.",
-    )
-    .duration_or_zero("4s")
+    Some(read_keys!(s => HttpCarrier {
+        /// Forward proxy. The proxy variables of the environment are not obeyed.
+        proxy: url("http://proxy.example.net:3128"),
+        /// How long an idle HTTP/1.1 connection to it is used again, where it names no time itself. A `Keep-Alive:
+        /// timeout=` of its answers holds instead, less one second and 30s at most; "0s" makes a connection for each
+        /// request.
+        pool_idle: duration_or_zero("4s"),
+        ; url: url?, transport, headers, ca_file
+    }))
 }
 
 /// Converts a WebSocket URL to the HTTP URL of the upgrade, and returns the transport.
