@@ -33,6 +33,7 @@ pub(super) use self::marks::{describe, is_forwarded, is_paid, say_begun, say_own
 use self::refusal::refusal;
 pub(super) use self::refusal::refused;
 use self::repeatable_body::RepeatableBody;
+pub(super) use self::repeatable_body::whole;
 use self::watched::watch;
 pub(super) use self::watched::watch_modern;
 use super::access_log::AccessRecord;
@@ -239,7 +240,7 @@ impl RequestForwarder {
                             };
                             let again = unsent.or_else(|| {
                                 let sent = kept.again().filter(may_repeat)?;
-                                Some(repeatable_body::whole(sent))
+                                Some(whole(sent))
                             });
                             let Some(again) = again else {
                                 // The client sends the request again: remember the owner for that.

@@ -9,12 +9,11 @@ use axum::body::Body;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
 use tokio::time::{Instant, sleep};
 
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionPlace};
-use super::forwarding::{PAUSE, RequestForwarder, describe, is_forwarded, refused};
+use super::forwarding::{PAUSE, RequestForwarder, describe, is_forwarded, refused, whole};
 use super::modern;
 use crate::cluster::{self, ForwardFailure, ForwardedBody, Unforwarded};
 use crate::ownership::Ownership;
@@ -130,6 +129,5 @@ fn copied(
     // The body may have had a byte order mark, which the message lacks.
     parts.headers.remove(CONTENT_LENGTH);
     describe(&mut parts.headers, client, is_paid);
-    let body = Full::new(message.bytes().clone()).map_err(|never| match never {});
-    Request::from_parts(parts, body.boxed_unsync())
+    Request::from_parts(parts, whole(message.bytes().clone()))
 }

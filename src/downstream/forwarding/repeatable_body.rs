@@ -66,7 +66,7 @@ impl KeptBytes {
 }
 
 /// A body of these bytes.
-pub(super) fn whole(bytes: Bytes) -> ForwardedBody {
+pub(in crate::downstream) fn whole(bytes: Bytes) -> ForwardedBody {
     let body = Full::new(bytes).map_err(|never| match never {});
     body.boxed_unsync()
 }
