@@ -45,7 +45,7 @@ pub(super) struct StdinWriter {
     max_message: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StdinQueue {
     /// Absent once closed.
     pipe: Option<Arc<Sender>>,
@@ -69,14 +69,9 @@ struct StdinPart {
 
 impl StdinWriter {
     pub(super) fn new(pipe: Sender, max_message: usize) -> Self {
-        let pipe = Some(Arc::new(pipe));
         let queue = StdinQueue {
-            pipe,
-            parts: VecDeque::new(),
-            bytes: 0,
-            newest: 0,
-            begun: 0,
-            closing: false,
+            pipe: Some(Arc::new(pipe)),
+            ..StdinQueue::default()
         };
         Self {
             queue: Mutex::new(queue),

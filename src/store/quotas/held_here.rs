@@ -10,7 +10,7 @@ pub(super) struct QuotaSize {
 }
 
 /// What one caller holds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HeldHere {
     /// At this replica.
     pub(super) used: usize,
@@ -42,13 +42,7 @@ impl HeldHere {
     pub(super) fn new(used: usize) -> Self {
         Self {
             used,
-            claimed: 0,
-            told: 0,
-            others: 0,
-            answered: None,
-            is_asked: false,
-            is_listed: false,
-            is_failing: false,
+            ..Self::default()
         }
     }
 
