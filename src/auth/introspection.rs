@@ -25,7 +25,7 @@ use super::discovery::{self, CredentialPlace, DiscoveryError};
 use super::fetch::IssuerClients;
 use super::refused::REFUSED_AGE;
 use super::reject::RejectReason;
-use super::token_policy::{MissingClaims, TokenPolicy};
+use super::token_policy::{MissingClaims, TokenPolicy, is_used_for_access};
 use crate::address::ClientNetwork;
 use crate::call::Principal;
 use crate::cause::LastCause;
@@ -343,9 +343,8 @@ pub(super) fn validate(answer: &[u8], terms: &TokenPolicy<'_>) -> Result<Princip
             Some(_) => return Err(RejectReason::Type),
         }
     }
-    // Ory Hydra marks refresh tokens by this alone: its `token_type` is Bearer for them, too.
-    let usage = members.text("token_use")?.unwrap_or_default();
-    if !["", "access", "access_token"].contains(&&*usage) {
+    // `token_type` is Bearer for refresh tokens of Ory Hydra, too.
+    if !is_used_for_access(&members)? {
         return Err(RejectReason::Type);
     }
     terms.admit(&members, MissingClaims::Tolerated)

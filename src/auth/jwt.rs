@@ -9,7 +9,9 @@ use jsonwebtoken::Algorithm;
 
 use super::claims::ClaimSet;
 use super::reject::RejectReason;
-use super::token_policy::{EMAIL, MissingClaims, TokenPolicy, is_email_verified};
+use super::token_policy::{
+    EMAIL, MissingClaims, TokenPolicy, is_email_verified, is_used_for_access,
+};
 use crate::call::Principal;
 
 /// The longest token that is looked at, in bytes.
@@ -167,10 +169,11 @@ pub(super) fn check_id(
     Ok(principal)
 }
 
-/// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of
-/// anything but a bearer token. Spec: RFC 8725 §3.12
+/// Whether the claims are those of an ID token, a logout token, or (as Keycloak and Cognito mark them) of
+/// anything but an access token. Spec: RFC 8725 §3.12
 fn is_another_kind(claims: &ClaimSet<'_>) -> Result<bool, RejectReason> {
     let kind = claims.text("typ")?;
     Ok(FOREIGN.iter().any(|name| claims.has(name))
-        || kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("Bearer")))
+        || kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("Bearer"))
+        || !is_used_for_access(claims)?)
 }

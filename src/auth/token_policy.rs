@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::claims::ClaimSet;
+use super::claims::{ClaimSet, WrongType};
 use super::reject::RejectReason;
 use super::scope::ScopeHierarchy;
 use crate::call::Principal;
@@ -124,6 +124,13 @@ pub(super) fn is_email_verified(claims: &ClaimSet<'_>) -> Option<bool> {
     let name = "email_verified";
     let text = || claims.text(name).ok()??.parse::<bool>().ok();
     claims.flag(name).ok().flatten().or_else(text)
+}
+
+/// Whether `token_use` is an access token's, or missing. Amazon Cognito marks ID tokens by it, and Ory Hydra marks refresh
+/// tokens by it alone.
+pub(super) fn is_used_for_access(claims: &ClaimSet<'_>) -> Result<bool, WrongType> {
+    let usage = claims.text("token_use")?.unwrap_or_default();
+    Ok(["", "access", "access_token"].contains(&&*usage))
 }
 
 /// `scope` as in RFC 9068 §2.2.3, else `scp`, as some servers write it: a string or an array.
