@@ -24,7 +24,8 @@ const MAX_DESCRIPTION: usize = 256;
 /// How long a code waits for a permit to be redeemed. Codes are valid for a minute or two.
 const EXCHANGE_WAIT: Duration = Duration::from_secs(20);
 
-/// The query of an answer to a login or an authorization. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
+/// The query of an answer to a login or an authorization. A parameter that occurs twice has no value, but for `iss` and
+/// `error`: these have the empty one then, which refuses the answer. Spec: RFC 6749 §3.1
 /// No `Debug`: it holds the `state`.
 #[derive(Default)]
 pub(crate) struct CallbackQuery {
@@ -55,6 +56,8 @@ enum ExchangeError {
     NoEndpoint,
     #[error("the issuer names another person than the one whose login was to be kept")]
     OtherPerson(OwnerKey),
+    #[error("the answer names another issuer than the one that was asked")]
+    OtherIssuer,
 }
 
 /// A failed exchange.
@@ -83,6 +86,7 @@ impl ExchangeError {
             Self::Crowded => "crowded",
             Self::NoEndpoint => "no_endpoint",
             Self::OtherPerson(_) => "other_person",
+            Self::OtherIssuer => "issuer",
         }
     }
 
@@ -97,6 +101,9 @@ impl ExchangeError {
                 "look whether the token endpoint of the issuer is slow: 32 codes are redeemed at a time"
             }
             Self::NoEndpoint | Self::OtherPerson(_) => "none: the person logs in again",
+            Self::OtherIssuer => {
+                "none where it happens once: another server answered than the one that was asked"
+            }
         }
     }
 }
@@ -111,20 +118,24 @@ impl CallbackQuery {
                 _ => None,
             }
         };
+        // Without a value the answer would count as one that names no issuer, or no error.
+        let present = |name: &str| {
+            let is_there = pairs.iter().any(|(key, _)| key == name);
+            is_there.then(|| one(name).unwrap_or_default())
+        };
         Self {
             state: one("state"),
             code: one("code").map(Secret::new),
-            issuer: one("iss"),
-            error: one("error"),
+            issuer: present("iss"),
+            error: present("error"),
             description: one("error_description")
                 .map(|text| shown(&text, MAX_DESCRIPTION).replace(char::is_control, " ")),
         }
     }
 
-    /// The description, unless the answer names another issuer than the one that was `asked`.
-    fn description_by(&self, asked: &str) -> Option<&str> {
-        let names_another = self.issuer.as_deref().is_some_and(|named| named != asked);
-        self.description.as_deref().filter(|_| !names_another)
+    /// Whether the answer names another issuer than the one that was `asked`. Then its error is not read. Spec: RFC 9207 §2.4
+    fn names_another(&self, asked: &str) -> bool {
+        self.issuer.as_deref().is_some_and(|named| named != asked)
     }
 }
 
@@ -180,13 +191,17 @@ impl Logins {
                     }
                 }
             }
+            _ if answer.names_another(&begun.issuer) => {
+                self.log_failure(&begun.issuer, &ExchangeError::OtherIssuer);
+                LoginOutcome::Failed(begun.next)
+            }
             (_, error, _) => {
                 let known = error.as_deref().and_then(known_error);
                 if let Some(muted) = self.lines.admit(known.unwrap_or("other")) {
                     tracing::warn!(
                         issuer = begun.issuer,
                         error = known.unwrap_or("other"),
-                        description = answer.description_by(&begun.issuer),
+                        description = answer.description.as_deref(),
                         muted,
                         "issuer refused a login of the connect pages"
                     );
@@ -351,9 +366,13 @@ fn log_success(person: &PersonLogin) {
 
 #[cfg(test)]
 mod tests {
+    use http::header::COOKIE;
+
     use super::*;
     use crate::auth::Authenticator;
+    use crate::call::Principal;
     use crate::clock::{SharedClock, SystemClock};
+    use crate::connect::login::begun::owner_text;
     use crate::connect::login::{MAX_EXCHANGES, NextPage};
     use crate::runtime::lifecycle::TaskSpawner;
     use crate::seal::Sealer;
@@ -370,22 +389,57 @@ mod tests {
         assert!(!text.contains("hunter2"), "{text}");
     }
 
-    #[test]
-    fn error_description_of_another_issuer_is_not_logged() {
-        let query = "error=x&error_description=why&iss=https%3A%2F%2Fas.test";
-        let answer = CallbackQuery::read(Some(query));
-        assert_eq!(answer.description_by("https://as.test"), Some("why"));
-        assert_eq!(answer.description_by("https://other.test"), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn code_that_waits_too_long_for_others_is_not_redeemed() {
+    fn logins() -> Logins {
         let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
         let clock: SharedClock = Arc::new(SystemClock);
         let auth =
             Authenticator::new(&config.auth, Arc::clone(&clock), TaskSpawner::new()).unwrap();
         let sealing = (Arc::new(Sealer::new(&[]).unwrap()), clock);
-        let logins = Logins::new(&config, &[], auth, sealing).unwrap();
+        Logins::new(&config, &[], auth, sealing).unwrap()
+    }
+
+    // Spec: RFC 9207 §2.4
+    #[tokio::test]
+    async fn error_of_another_issuer_is_not_acted_on() {
+        let logins = logins();
+        let owner = Principal::anonymous().owner();
+        let ended = async |(letter, iss): (&str, &str)| {
+            let begun = BegunLogin {
+                issuer: "https://as.test".to_owned(),
+                nonce: String::new(),
+                verifier: String::new(),
+                resource: None,
+                next: NextPage::default(),
+                keeps: Some(owner_text(owner)),
+                ends: u64::MAX,
+            };
+            let state = letter.repeat(43);
+            let cookie = begun.cookie(&logins.sealer, &state).unwrap();
+            let pair = cookie.to_str().unwrap().split(';').next().unwrap();
+            let headers = HeaderMap::from_iter([(COOKIE, pair.parse().unwrap())]);
+            let query = format!("state={state}&error=invalid_scope{iss}");
+            let answer = CallbackQuery::read(Some(&query));
+            logins.end(&headers, &answer).await.outcome
+        };
+        for other in [
+            ("a", "&iss=https://evil.test"),
+            ("b", "&iss=https://as.test&iss=https://as.test"),
+        ] {
+            let outcome = ended(other).await;
+            assert!(matches!(outcome, LoginOutcome::Failed(_)), "{outcome:?}");
+            assert!(logins.may_outlast(owner));
+        }
+        let outcome = ended(("c", "&iss=https://as.test")).await;
+        assert!(
+            matches!(outcome, LoginOutcome::OfflineRefused { .. }),
+            "{outcome:?}"
+        );
+        assert!(!logins.may_outlast(owner));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn code_that_waits_too_long_for_others_is_not_redeemed() {
+        let logins = logins();
         let others = u32::try_from(MAX_EXCHANGES).unwrap();
         let _others = logins.exchanges.acquire_many(others).await.unwrap();
         let begun = BegunLogin {
@@ -410,5 +464,13 @@ mod tests {
         assert_eq!(read.state.as_deref(), Some("a"));
         assert!(read.code.is_none() && read.error.is_none());
         assert_eq!(read.issuer.as_deref(), Some("https://as.test"));
+    }
+
+    // Counted as missing, they would let an answer pass that one of them refuses.
+    #[test]
+    fn issuer_or_error_that_stands_there_twice_refuses() {
+        let read = CallbackQuery::read(Some("iss=a&iss=a&error=x&error=x&code=1"));
+        assert!(read.names_another("a"));
+        assert_eq!(read.error.as_deref(), Some(""));
     }
 }
