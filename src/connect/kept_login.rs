@@ -3,14 +3,15 @@
 use maud::html;
 
 use super::form::FormParts;
+use crate::grants::KeptScopes;
 
 /// The text of the page before a person goes on.
 const PROMISE: &str = "The gateway keeps this login encrypted. With it that server tells the authorization servers of this \
      upstream, and of the others that are connected by a login, who you are, with the calls of this gateway account. Go on \
      only if you began this yourself. Disconnecting one of these upstreams disconnects all.";
 
-/// The request that a person is going to see at `issuer`, for `scopes`.
-pub(super) fn parts(issuer: &str, scopes: &[String]) -> FormParts {
+/// The request that a person is going to see at `issuer`, for the scopes of `kept`.
+pub(super) fn parts(issuer: &str, kept: Option<&KeptScopes>) -> FormParts {
     FormParts {
         promise: PROMISE,
         fields: Some(html! {
@@ -18,8 +19,13 @@ pub(super) fn parts(issuer: &str, scopes: &[String]) -> FormParts {
                 dt { "You will be asked by" } dd { code { (issuer) } }
                 dt { "For" }
                 dd { ul {
-                    @for scope in scopes { li { code { (scope) } } }
+                    @for scope in kept.map_or(&[][..], |kept| &kept.scopes) { li { code { (scope) } } }
                 } }
+            }
+            @if kept.is_some_and(|kept| !kept.is_certain) {
+                p role="alert" {
+                    "The gateway cannot ask that server now. Going on may fail: try again in a moment then."
+                }
             }
         }),
     }

@@ -95,11 +95,11 @@ impl ConnectedUpstream {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
             ConnectMethod::Login => {
-                let scopes = match logins {
-                    Some(logins) => logins.kept_scopes(person, &self.name).await,
-                    None => Vec::new(),
+                let kept = match logins {
+                    Some(logins) => Some(logins.kept_scopes(person, &self.name).await),
+                    None => None,
                 };
-                kept_login::parts(person.issuer().unwrap_or_default(), &scopes)
+                kept_login::parts(person.issuer().unwrap_or_default(), kept.as_ref())
             }
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,

@@ -4,10 +4,10 @@
 //! decides whose the tokens are; the connect pages tie an answer to its browser.
 //! Spec: RFC 6749 §4.1; RFC 7636; RFC 8707 §2; RFC 9207 §2.4; `OpenID` Connect Core §3.1.2.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use url::Url;
 
 use super::account::AccountSetupError;
@@ -21,12 +21,20 @@ use super::server_metadata::{self, ServerMetadata};
 use super::token_claims;
 use super::token_endpoint::{self, TokenError, TokenGrant, TokenRequest};
 use crate::config::LoginConfig;
+use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::trace::StepSpan;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 
 /// Time limit for discovery and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Time limit for all documents of the issuer's metadata, and for a wait that includes another caller's search for them.
+const METADATA_LIMIT: Duration = Duration::from_secs(8);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a page waits for metadata that it can be shown without, and for how long no page waits after one has done so
+/// in vain.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
+const AFTER_DELAY: Duration = Duration::from_secs(30);
 /// The scope of a login that ends with an ID token.
 pub const OPENID: &str = "openid";
 /// The scope of a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
@@ -40,6 +48,17 @@ pub struct LoginClient {
     proof: ClientProof,
     clients: DocumentClients,
     metadata: MetadataCache<LoginFailure>,
+    /// When the metadata last came too late for a page.
+    late: Mutex<Option<Instant>>,
+}
+
+/// The scopes of a login that is kept.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KeptScopes {
+    /// All scopes that the login is going to ask for.
+    pub scopes: Vec<String>,
+    /// Whether the issuer's metadata were there; else the issuer may have no `offline_access`.
+    pub is_certain: bool,
 }
 
 /// The parameters of the URL that a browser is sent to.
@@ -116,6 +135,7 @@ impl LoginClient {
             proof: ClientProof::new(&config.client_key)?,
             clients: DocumentClients::of_issuer(shared, origin),
             metadata: MetadataCache::default(),
+            late: Mutex::default(),
         })
     }
 
@@ -261,31 +281,47 @@ impl LoginClient {
         Ok(self.server().await?.consent.is_pairwise)
     }
 
-    /// All scopes of a login that is kept and would else ask for `scopes`. If it `may_outlast`, `offline_access` is among them
-    /// also where the issuer's metadata cannot be had.
+    /// All scopes of a login that is kept and would else ask for `scopes`, for a page: waits 2 s at most. If it `may_outlast`,
+    /// `offline_access` is among them also where the issuer's metadata are not there.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the search under way.
-    pub async fn kept_scopes(&self, scopes: &[String], may_outlast: bool) -> Vec<String> {
-        let has_offline = may_outlast && {
-            let server = self.server().await.ok();
-            server.is_none_or(|server| takes_offline(&server))
-        };
+    pub async fn kept_scopes(&self, scopes: &[String], may_outlast: bool) -> KeptScopes {
+        let server = self.server_for_page().await;
+        let has_offline = may_outlast && server.as_deref().is_none_or(takes_offline);
         let scopes = scopes.iter().map(String::as_str).collect();
         let all = with_kept(scopes, has_offline);
-        all.into_iter().map(str::to_owned).collect()
+        KeptScopes {
+            scopes: all.into_iter().map(str::to_owned).collect(),
+            is_certain: server.is_some(),
+        }
+    }
+
+    /// The issuer's metadata for a page; `None` where they are not there in time, or cannot be had.
+    async fn server_for_page(&self) -> Option<Arc<ServerMetadata>> {
+        if lock(&self.late).is_some_and(|at| at.elapsed() < AFTER_DELAY) {
+            return self.metadata.known();
+        }
+        match timeout(SHOWN_WITHIN, self.server()).await {
+            Ok(server) => server.ok(),
+            Err(_) => {
+                *lock(&self.late) = Some(Instant::now());
+                None
+            }
+        }
     }
 
     /// The issuer's metadata, fetched where it is not cached.
     async fn server(&self) -> FoundServer<LoginFailure> {
         let fetch = async {
             let fetched = server_metadata::fetch(&self.clients, &self.issuer, None);
-            match timeout(LIMIT, fetched).await {
+            match timeout(METADATA_LIMIT, fetched).await {
                 Ok(fetched) => fetched.map_err(|error| LoginFailure::of_discovery(&error)),
-                Err(_) => Err(LoginFailure::slow(LIMIT)),
+                Err(_) => Err(LoginFailure::slow(METADATA_LIMIT)),
             }
         };
-        self.metadata.get(fetch).await
+        let found = timeout(WAIT_LIMIT, self.metadata.get(fetch)).await;
+        found.unwrap_or_else(|_| Err(LoginFailure::slow(WAIT_LIMIT)))
     }
 
     /// The authorization endpoint, which a document names and may thus be `javascript:` or an address inside. Spec:

@@ -70,6 +70,20 @@ impl<E: Clone> MetadataCache<E> {
         fetched
     }
 
+    /// The metadata that was found in the last hour. Does not wait: `None` also while a search is under way.
+    pub(super) fn known(&self) -> Option<Arc<ServerMetadata>> {
+        let found = self.found.try_lock().ok()?;
+        let (known, at) = (*found).as_ref()?;
+        let known = known.as_ref().ok()?;
+        (at.elapsed() < BELIEVED).then(|| Arc::clone(known))
+    }
+
+    /// A search under way, until the result is dropped.
+    #[cfg(test)]
+    pub(super) async fn searching(&self) -> impl Sized {
+        self.found.lock().await
+    }
+
     /// Drops the metadata, which may have changed, unless it is younger than a minute.
     pub(super) async fn forget_old(&self) {
         let mut found = self.found.lock().await;

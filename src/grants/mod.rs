@@ -49,7 +49,7 @@ pub use documents::{DocumentClients, SharedClients};
 pub use failure::TokenFailure;
 pub use held_token::{HeldToken, PlacedToken};
 pub use identity_assertion::{IdTokens, IdentityProvider};
-pub use login::{LoginClient, LoginRequest, LoginResponse, LoginTokens, OPENID};
+pub use login::{KeptScopes, LoginClient, LoginRequest, LoginResponse, LoginTokens, OPENID};
 pub use login_failure::LoginFailure;
 pub use login_grants::LoginGrants;
 pub use server_metadata::places as issuer_metadata_places;

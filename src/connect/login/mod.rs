@@ -38,7 +38,7 @@ use crate::config::{Config, ConfigDoubt, LoginConfig, LoginToken};
 use crate::egress::EgressRules;
 use crate::endpoint::Endpoint;
 use crate::grants::{
-    AccountSetupError, LoginClient, LoginFailure, LoginRequest, OPENID, SharedClients,
+    AccountSetupError, KeptScopes, LoginClient, LoginFailure, LoginRequest, OPENID, SharedClients,
 };
 use crate::seal::Sealer;
 use crate::secret::Secret;
@@ -155,21 +155,35 @@ impl Logins {
     }
 
     /// The scopes that a login of `person` asks for if it begins at the page of `upstream` and is kept; none without a
-    /// configured login at the person's issuer.
+    /// configured login at the person's issuer. Waits 2 s at most; logs that the issuer's metadata are not there.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the search for the issuer's metadata.
-    pub(super) async fn kept_scopes(&self, person: &Person, upstream: &str) -> Vec<String> {
+    pub(super) async fn kept_scopes(&self, person: &Person, upstream: &str) -> KeptScopes {
         let known = person.issuer().and_then(|issuer| {
             let login = self.find(issuer)?;
             let (claim, _) = self.claims(issuer)?;
             Some((login, login.scopes(login.endpoint(Some(upstream))?, claim)))
         });
         let Some((login, scopes)) = known else {
-            return Vec::new();
+            return KeptScopes {
+                scopes: Vec::new(),
+                is_certain: true,
+            };
         };
         let may_outlast = self.may_outlast(person.owner());
-        login.client.kept_scopes(&scopes, may_outlast).await
+        let kept = login.client.kept_scopes(&scopes, may_outlast).await;
+        if !kept.is_certain
+            && let Some(muted) = self.lines.admit("no_metadata")
+        {
+            tracing::warn!(
+                issuer = login.config.issuer,
+                remedy = "look whether the issuer runs, and what `check --online` says of `connect.login`",
+                muted,
+                "connect page is shown without the metadata of the issuer"
+            );
+        }
+        kept
     }
 
     /// Whether a login of `owner` that is kept may ask for `offline_access`.

@@ -238,3 +238,35 @@ async fn answer_has_to_be_of_the_issuer_that_was_asked(
     let checked = client(at("https://as.test/auth")).check_issuer(named, &server(metadata));
     assert_eq!(checked.is_ok(), is_good);
 }
+
+#[tokio::test(start_paused = true)]
+async fn page_of_a_kept_login_waits_two_seconds_once() {
+    let client = client(ConsentSupport {
+        scopes: vec![OPENID.to_owned()],
+        ..at("https://as.test/auth")
+    });
+    let asked = [OPENID.to_owned()];
+    let search = client.metadata.searching().await;
+    let start = Instant::now();
+    for _ in 0..3 {
+        let shown = client.kept_scopes(&asked, true).await;
+        assert_eq!(shown.scopes, [OPENID, OFFLINE]);
+        assert!(!shown.is_certain);
+    }
+    assert_eq!(start.elapsed().as_secs(), 2);
+    drop(search);
+    // The search of another has ended.
+    let shown = client.kept_scopes(&asked, true).await;
+    assert_eq!(shown.scopes, [OPENID]);
+    assert!(shown.is_certain);
+}
+
+#[tokio::test(start_paused = true)]
+async fn login_waits_for_the_search_of_another_ten_seconds() {
+    let client = client(at("https://as.test/auth"));
+    let _search = client.metadata.searching().await;
+    let start = Instant::now();
+    let failure = url(&client, &[OPENID], None).await.unwrap_err();
+    assert_eq!(failure.reason(), "timeout");
+    assert_eq!(start.elapsed().as_secs(), 10);
+}
