@@ -6,13 +6,13 @@ use std::sync::Arc;
 use maud::{Markup, html};
 
 use super::browser::Browser;
-use super::form::{FormParts, Submitted};
+use super::form::{Form, FormParts, Submitted, refused_button};
 use crate::call::Principal;
 use crate::consent::ConsentLink;
 use crate::grants::UserTokens;
 use crate::grants::authorization::{
-    Authorizer, CallbackAnswer, CallbackRefusal, ConsentRequest, FinishedAuthorization,
-    GatewayClient,
+    Authorizer, CallbackAnswer, CallbackRefusal, ConsentPreview, ConsentRequest,
+    FinishedAuthorization, GatewayClient,
 };
 use crate::vault::{GrantKey, PendingRecord};
 
@@ -43,7 +43,7 @@ impl AuthorizeForm {
         match self.authorizer.preview(key, &wider).await {
             Ok(preview) => FormParts {
                 promise: PROMISE,
-                fields: Some(fields(&preview.host, &preview.scopes)),
+                fields: Some(fields(&preview)),
             },
             Err(failure) => FormParts {
                 promise: failure.public(),
@@ -55,6 +55,7 @@ impl AuthorizeForm {
     /// Starts an authorization.
     pub(super) async fn submitted(
         &self,
+        form: &Form,
         key: &GrantKey,
         (browser, link): (&Browser<'_>, Option<&ConsentLink>),
     ) -> Submitted {
@@ -63,6 +64,7 @@ impl AuthorizeForm {
             cookie_digest: browser.digest(),
             program: link.map(|link| link.program.clone()),
             wider: &self.wider(key, link).await,
+            is_refused: form.says_refused(),
         };
         match self.authorizer.begin(request).await {
             Ok(started) => Submitted::GoOn(Box::new(started)),
@@ -101,18 +103,19 @@ impl AuthorizeForm {
     }
 }
 
-fn fields(host: &str, scopes: &[String]) -> Markup {
+fn fields(preview: &ConsentPreview) -> Markup {
     html! {
         dl {
-            dt { "You will be asked by" } dd { code { (host) } }
+            dt { "You will be asked by" } dd { code { (preview.host) } }
             dt { "For" }
             dd {
-                @if scopes.is_empty() {
+                @if preview.scopes.is_empty() {
                     "whatever that server takes for this"
                 } @else {
-                    ul { @for scope in scopes { li { code { (scope) } } } }
+                    ul { @for scope in &preview.scopes { li { code { (scope) } } } }
                 }
             }
         }
+        @if preview.may_be_refused { (refused_button()) }
     }
 }

@@ -117,6 +117,9 @@ impl ConnectPages {
         let (Some(logins), Some(issuer)) = (&self.logins, person.issuer()) else {
             return response::not_allowed();
         };
+        if Form::read(request.form).says_refused() {
+            logins.note_reported(person.owner());
+        }
         let next = self.next_page(request);
         tracing::info!(upstream = next.upstream.as_deref(), owner = %person.owner(), issuer, "account is being connected");
         begin(logins, issuer, next, LoginPurpose::Keep(person.owner())).await

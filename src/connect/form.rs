@@ -1,10 +1,13 @@
 //! `Form`: the fields of a sent form, and their outcome.
 
-use maud::Markup;
+use maud::{Markup, html};
 use url::form_urlencoded;
 
 use crate::grants::authorization::StartedAuthorization;
 use crate::vault::GrantRecord;
+
+/// The action of a form that connects, and says that the server refused the scopes of the last attempt.
+pub(super) const SCOPES_REFUSED: &str = "refused";
 
 /// The fields of a submitted form.
 pub(super) struct Form(Vec<(String, String)>);
@@ -18,6 +21,23 @@ impl Form {
     pub(super) fn value(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(found, _)| found == name);
         found.map_or("", |(_, value)| value)
+    }
+
+    /// Whether the person says that the server refused the scopes of the last attempt.
+    pub(super) fn says_refused(&self) -> bool {
+        self.value("action") == SCOPES_REFUSED
+    }
+}
+
+/// The button with the action [`SCOPES_REFUSED`], for a person who was sent to a server and did not come back.
+pub(super) fn refused_button() -> Markup {
+    html! {
+        p {
+            "You were sent there before, and have not come back. If that server showed you an error about scopes, such as "
+            code { "invalid_scope" }
+            ", say so, and the gateway asks in another way:"
+        }
+        button name="action" value=(SCOPES_REFUSED) { "Go on, it refused the scopes" }
     }
 }
 

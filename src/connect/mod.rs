@@ -31,7 +31,7 @@ use http::{Method, Response, StatusCode};
 use url::{Url, form_urlencoded};
 
 use self::browser::{Browser, FormRefusal};
-use self::form::{Form, Submitted};
+use self::form::{Form, SCOPES_REFUSED, Submitted};
 use self::login::Logins;
 pub use self::login::ask_logins;
 pub use self::page_request::PageRequest;
@@ -244,7 +244,7 @@ impl ConnectPages {
                     &views::disconnected(upstream),
                 ))
             }
-            "connect" => match upstream.submitted(&form, &key, by).await {
+            "connect" | SCOPES_REFUSED => match upstream.submitted(&form, &key, by).await {
                 None => Ok(self.begin_kept_login(person, request).await),
                 Some(Submitted::Keep(record)) => {
                     self.parts.vault.put_grant(&key, &record).await?;

@@ -95,11 +95,11 @@ impl ConnectedUpstream {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person), link).await,
             ConnectMethod::Login => {
-                let kept = match logins {
-                    Some(logins) => Some(logins.kept_scopes(person, &self.name).await),
+                let preview = match logins {
+                    Some(logins) => logins.preview_kept(person, &self.name).await,
                     None => None,
                 };
-                kept_login::parts(person.issuer().unwrap_or_default(), kept.as_ref())
+                kept_login::parts(person.issuer().unwrap_or_default(), preview.as_ref())
             }
             ConnectMethod::Withheld(why) => FormParts {
                 promise: why,
@@ -117,7 +117,7 @@ impl ConnectedUpstream {
     ) -> Option<Submitted> {
         Some(match &self.method {
             ConnectMethod::Key(pasted) => pasted.submitted(form),
-            ConnectMethod::Authorize(authorize) => authorize.submitted(key, by).await,
+            ConnectMethod::Authorize(authorize) => authorize.submitted(form, key, by).await,
             ConnectMethod::Login => return None,
             ConnectMethod::Withheld(why) => Submitted::Failed(why),
         })

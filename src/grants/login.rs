@@ -57,6 +57,8 @@ pub struct LoginClient {
 pub struct KeptScopes {
     /// All scopes that the login is going to ask for.
     pub scopes: Vec<String>,
+    /// Whether `offline_access` is among them.
+    pub has_offline: bool,
     /// Whether the issuer's metadata were there; else the issuer may have no `offline_access`.
     pub is_certain: bool,
 }
@@ -293,6 +295,7 @@ impl LoginClient {
         let all = with_kept(scopes, has_offline);
         KeptScopes {
             scopes: all.into_iter().map(str::to_owned).collect(),
+            has_offline,
             is_certain: server.is_some(),
         }
     }

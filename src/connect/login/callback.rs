@@ -165,6 +165,9 @@ impl Logins {
         let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
         let mut keeping = begun.refused().map(LoginKeeping::Refused);
         let keeper = begun.keeper();
+        if let Some(owner) = keeper {
+            self.unfinished.invalidate(&owner);
+        }
         let of_offline = |code: &str| self.note_offline(keeper?, code);
         let mut unkept = None;
         let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {

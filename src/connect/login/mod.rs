@@ -68,6 +68,8 @@ pub(super) struct Logins {
     used: Cache<String, ()>,
     /// Persons whose `offline_access` the issuer has refused. Their next kept login does not request this scope.
     offline_refused: Cache<OwnerKey, ()>,
+    /// Persons who were sent to the issuer for a login that is kept, with `offline_access`, and have not come back.
+    unfinished: Cache<OwnerKey, ()>,
     exchanges: Semaphore,
     /// Limits log lines, by kind of failure.
     lines: LineLimit<&'static str>,
@@ -92,6 +94,16 @@ pub(super) enum LoginPurpose {
     },
     /// To keep the login of this principal, for upstreams that want it asserted.
     Keep(OwnerKey),
+}
+
+/// What a login that is kept is going to ask for.
+#[derive(Debug)]
+pub(super) struct KeptLoginPreview {
+    /// Its scopes.
+    pub(super) kept: KeptScopes,
+    /// Whether the person was sent to the issuer before and did not come back, so that the issuer may have refused
+    /// `offline_access` on a page of its own.
+    pub(super) may_be_refused: bool,
 }
 
 /// A started login. No `Debug`: it holds the `state`.
@@ -137,6 +149,10 @@ impl Logins {
                 .max_capacity(MAX_USED)
                 .time_to_live(OFFLINE_REFUSED)
                 .build(),
+            unfinished: Cache::builder()
+                .max_capacity(MAX_USED)
+                .time_to_live(OFFLINE_REFUSED)
+                .build(),
             exchanges: Semaphore::new(MAX_EXCHANGES),
             lines: LineLimit::default(),
         })
@@ -154,23 +170,20 @@ impl Logins {
         Some(person)
     }
 
-    /// The scopes that a login of `person` asks for if it begins at the page of `upstream` and is kept; none without a
-    /// configured login at the person's issuer. Waits 2 s at most; logs that the issuer's metadata are not there.
+    /// What a login of `person` asks for if it begins at the page of `upstream` and is kept; `None` without a configured
+    /// login at the person's issuer. Waits 2 s at most; logs that the issuer's metadata are not there.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the search for the issuer's metadata.
-    pub(super) async fn kept_scopes(&self, person: &Person, upstream: &str) -> KeptScopes {
-        let known = person.issuer().and_then(|issuer| {
-            let login = self.find(issuer)?;
-            let (claim, _) = self.claims(issuer)?;
-            Some((login, login.scopes(login.endpoint(Some(upstream))?, claim)))
-        });
-        let Some((login, scopes)) = known else {
-            return KeptScopes {
-                scopes: Vec::new(),
-                is_certain: true,
-            };
-        };
+    pub(super) async fn preview_kept(
+        &self,
+        person: &Person,
+        upstream: &str,
+    ) -> Option<KeptLoginPreview> {
+        let issuer = person.issuer()?;
+        let login = self.find(issuer)?;
+        let (claim, _) = self.claims(issuer)?;
+        let scopes = login.scopes(login.endpoint(Some(upstream))?, claim);
         let may_outlast = self.may_outlast(person.owner());
         let kept = login.client.kept_scopes(&scopes, may_outlast).await;
         if !kept.is_certain
@@ -183,7 +196,20 @@ impl Logins {
                 "connect page is shown without the metadata of the issuer"
             );
         }
-        kept
+        let may_be_refused = kept.has_offline && self.unfinished.contains_key(&person.owner());
+        Some(KeptLoginPreview {
+            kept,
+            may_be_refused,
+        })
+    }
+
+    /// Notes that the issuer refused the scopes of the last login of `owner` that was to be kept, as the person says: the
+    /// next one leaves out `offline_access`.
+    pub(super) fn note_reported(&self, owner: OwnerKey) {
+        if self.unfinished.remove(&owner).is_some() {
+            self.offline_refused.insert(owner, ());
+            tracing::warn!(%owner, "user says that the issuer refused `offline_access` to the last login");
+        }
     }
 
     /// Whether a login of `owner` that is kept may ask for `offline_access`.
@@ -244,6 +270,11 @@ impl Logins {
             self.warn_of_pairwise(login).await;
         }
         let cookie = begun.cookie(&self.sealer, &state)?;
+        if let LoginPurpose::Keep(owner) = purpose
+            && request.may_outlast
+        {
+            self.unfinished.insert(owner, ());
+        }
         Some(Ok(StartedLogin { url, cookie }))
     }
 

@@ -18,10 +18,11 @@ use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
 use super::registration::{self, RegistrationError};
 use super::scope_refusals::{ScopeRefusals, names_all};
+use super::unfinished::AskedScopes;
 use crate::config::ClientRegistration;
 use crate::runtime::fault_point;
 use crate::telemetry::redact;
-use crate::vault::{GrantKey, PendingRecord, RegistrationRecord};
+use crate::vault::{GrantKey, RegistrationRecord};
 
 /// Principals whose last attempt with the document, or with a registration, is remembered.
 const MAX_ATTEMPTS: u64 = 10_000;
@@ -174,23 +175,33 @@ impl ClientChoice {
         }
     }
 
-    /// The refusal of an answer to `pending`, noted where the registration may have to name the scopes.
+    /// The refusal of the `asked` scopes, noted where the registration may have to name them.
     pub(super) fn noted(
         &self,
         account: &UserAccount,
         gateway: &GatewayClient,
-        (pending, refusal): (&PendingRecord, CallbackRefusal),
+        (asked, refusal): (&AskedScopes, CallbackRefusal),
     ) -> CallbackRefusal {
-        let client = Some(&*pending.client_id);
-        let is_registered = account.config.client.is_none() && gateway.document_id() != client;
         match refusal {
             CallbackRefusal::Denied(code @ "invalid_scope")
-                if is_registered && self.refusals.note(&pending.issuer, &pending.scopes) =>
+                if is_registered(account, gateway, &asked.client_id)
+                    && self.refusals.note(&asked.issuer, &asked.scopes) =>
             {
                 CallbackRefusal::Scopes(code)
             }
             other => other,
         }
+    }
+
+    /// Whether a refusal of the `asked` scopes would be news, and the next attempt register with them.
+    pub(super) fn may_note(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        asked: &AskedScopes,
+    ) -> bool {
+        is_registered(account, gateway, &asked.client_id)
+            && self.refusals.is_news(&asked.issuer, &asked.scopes)
     }
 
     /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document.
@@ -335,6 +346,11 @@ impl ClientChoice {
         );
         Ok(None)
     }
+}
+
+/// Whether the client `client_id` is one of a registration.
+fn is_registered(account: &UserAccount, gateway: &GatewayClient, client_id: &str) -> bool {
+    account.config.client.is_none() && gateway.document_id() != Some(client_id)
 }
 
 /// Registers the gateway at `server`. The registration names `scopes`.

@@ -15,8 +15,10 @@ pub(in crate::grants) mod proof_key;
 mod redemption;
 mod registration;
 mod rehearsal;
+mod reported_refusal;
 mod scope_refusals;
 mod scopes;
+mod unfinished;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,7 @@ use self::redemption::CodeRedemption;
 pub use self::redemption::FinishedAuthorization;
 use self::rehearsal::browser_endpoint;
 pub(in crate::grants) use self::rehearsal::rehearse;
+use self::unfinished::{AskedScopes, UnfinishedAttempts};
 use super::discovery::DiscoveredServer;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
@@ -62,6 +65,9 @@ pub struct ConsentPreview {
     pub host: String,
     /// Scopes of the request.
     pub scopes: Vec<String>,
+    /// Whether the person was sent there for these scopes before and did not come back, so that they may have been refused
+    /// on a page of the server; the next attempt would differ.
+    pub may_be_refused: bool,
 }
 
 /// An authorization that is waiting for its callback.
@@ -94,6 +100,8 @@ pub struct ConsentRequest<'a> {
     pub program: Option<String>,
     /// Scopes that the upstream demanded for a refused call.
     pub wider: &'a [String],
+    /// Whether the person says that the server refused the scopes of the last attempt.
+    pub is_refused: bool,
 }
 
 /// Authorizations at one upstream.
@@ -103,6 +111,7 @@ pub struct Authorizer {
     gateway: Arc<GatewayClient>,
     choice: ClientChoice,
     offline: OfflineRefusals,
+    unfinished: UnfinishedAttempts,
 }
 
 impl Authorizer {
@@ -114,6 +123,7 @@ impl Authorizer {
             account,
             gateway,
             choice: ClientChoice::default(),
+            unfinished: UnfinishedAttempts::default(),
         })
     }
 
@@ -131,9 +141,11 @@ impl Authorizer {
     ) -> Result<ConsentPreview, TokenFailure> {
         let found = self.account.discovered().await?;
         let endpoint = self.endpoint(&found.server)?;
+        let scopes = self.scopes(key, &found, wider).await?;
         Ok(ConsentPreview {
             host: host(&endpoint),
-            scopes: self.scopes(key, &found, wider).await?,
+            may_be_refused: self.may_be_refused(key, &scopes).await,
+            scopes,
         })
     }
 
@@ -160,6 +172,9 @@ impl Authorizer {
         let account = &self.account;
         let found = account.discovered().await?;
         let endpoint = self.endpoint(&found.server)?;
+        if request.is_refused {
+            self.note_reported(request.key).await;
+        }
         let scopes = self.scopes(request.key, &found, request.wider).await?;
         let place = (&found.server, request.key);
         let client = self.choice.choose(account, &self.gateway, place, &scopes);
@@ -211,6 +226,8 @@ impl Authorizer {
             .put(request.key.owner, &digest, &record)
             .await;
         kept.map_err(|error| account.logged(AuthorizationError::Pending(error)))?;
+        let asked = AskedScopes::from(&record);
+        self.unfinished.begun(request.key, asked);
         fault_point::reached("authorization_pending");
         Ok(StartedAuthorization {
             host: host(&url),
@@ -236,6 +253,8 @@ impl Authorizer {
     ) -> Result<FinishedAuthorization, CallbackRefusal> {
         self.choice
             .came_back(&self.gateway, (&key, &pending.client_id));
+        drop(self.unfinished.ended(&key));
+        let asked = AskedScopes::from(&pending);
         let brought = BroughtAnswer {
             person: Arc::clone(person),
             key,
@@ -244,7 +263,7 @@ impl Authorizer {
         let code = match callback::check(&brought.pending, answer) {
             Ok(code) => code,
             Err(refusal) => {
-                let refusal = self.noted(&brought, refusal).await;
+                let refusal = self.noted((&brought.key, &asked), refusal).await;
                 brought.refused(&self.account.audit, &refusal);
                 return Err(refusal);
             }
@@ -261,7 +280,7 @@ impl Authorizer {
                 Ok(finished) => Ok(finished),
                 Err(failure) => {
                     let refusal = CallbackRefusal::Failed(failure);
-                    Err(this.noted(&brought, refusal).await)
+                    Err(this.noted((&brought.key, &asked), refusal).await)
                 }
             };
             let audit = &this.account.audit;
@@ -280,24 +299,6 @@ impl Authorizer {
                 self.account.logged(TokenFailure::slow(FINISH_LIMIT)),
             )),
         }
-    }
-
-    /// The refusal of an answer, noted where the next registration should name the scopes, or `offline_access` may be what is
-    /// refused. The latter not where the user has an account with a refresh token: one without would take its place.
-    async fn noted(&self, brought: &BroughtAnswer, refusal: CallbackRefusal) -> CallbackRefusal {
-        let refused = (&brought.pending, refusal);
-        let refusal = self.choice.noted(&self.account, &self.gateway, refused);
-        let kept = self.account.vault.grant(&brought.key).await;
-        let lasts = kept.is_ok_and(|grant| {
-            grant.is_some_and(|grant| {
-                self.account.is_ours(&grant.record) && grant.record.refresh_token.is_some()
-            })
-        });
-        if lasts {
-            return refusal;
-        }
-        self.offline
-            .note(&brought.key, &brought.pending.scopes, refusal)
     }
 
     /// The authorization endpoint of a server that supports PKCE.
@@ -416,6 +417,7 @@ mod tests {
             cookie_digest: String::new(),
             program: None,
             wider: &[],
+            is_refused: false,
         });
         assert_eq!(consent.await.unwrap_err().outcome, "timeout");
         let waited = start.elapsed();

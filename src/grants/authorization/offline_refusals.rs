@@ -40,6 +40,11 @@ impl OfflineRefusals {
         scopes
     }
 
+    /// Whether a refusal of the `asked` scopes may be one of `offline_access`, and the next attempt could leave that out.
+    pub(super) fn may_note(&self, asked: &[String]) -> bool {
+        !self.is_configured && has_offline(asked)
+    }
+
     /// Remembers the user of `key` where `refusal` may be one of `offline_access`, which was among the `asked` scopes;
     /// the refusal then says so.
     pub(super) fn note(
@@ -51,7 +56,7 @@ impl OfflineRefusals {
         let code = refusal.word();
         // `not_allowed` is Keycloak's, of a code.
         let is_of_scopes = matches!(code, "invalid_scope" | "not_allowed");
-        if !is_of_scopes || self.is_configured || !has_offline(asked) {
+        if !is_of_scopes || !self.may_note(asked) {
             return refusal;
         }
         self.refused.insert(key.clone(), ());

@@ -42,12 +42,17 @@ impl Default for ScopeRefusals {
 impl ScopeRefusals {
     /// Remembers that `issuer` refused the `asked` scopes to a registration. Returns whether that is news.
     pub(super) fn note(&self, issuer: &str, asked: &[String]) -> bool {
-        let set = set(issuer, asked);
-        let is_news = !set.1.is_empty() && !self.refused.contains_key(&set);
+        let is_news = self.is_news(issuer, asked);
         if is_news {
-            self.refused.insert(set, true);
+            self.refused.insert(set(issuer, asked), true);
         }
         is_news
+    }
+
+    /// Whether it is not known that `issuer` refuses the `asked` scopes to a registration.
+    pub(super) fn is_news(&self, issuer: &str, asked: &[String]) -> bool {
+        let set = set(issuer, asked);
+        !set.1.is_empty() && !self.refused.contains_key(&set)
     }
 
     /// Remembers that `issuer` makes no registration that names the `asked` scopes.

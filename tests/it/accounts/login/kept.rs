@@ -305,6 +305,26 @@ async fn login_whose_issuer_refuses_offline_access_goes_on_without_it() {
     world.gw.stop().await;
 }
 
+// Some issuers show it on a page of their own, and send no browser back.
+#[tokio::test]
+async fn user_can_say_that_the_issuer_refused_offline_access() {
+    const BUTTON: &str = "value=\"refused\"";
+    let world = AssertedWorld::start().await;
+    let mut browser = Browser::new();
+    let page = world.page(&mut browser, "/connect/up", "alice").await;
+    assert!(!page.text.contains(BUTTON), "{}", page.text);
+    Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
+    let page = browser.open(&world.url("/connect/up")).await;
+    assert!(page.text.contains(BUTTON), "{}", page.text);
+    let begun = Begun::of(&browser.submit(&page, &[("action", "refused")]).await);
+    let query: BTreeMap<_, _> = begun.url.query_pairs().into_owned().collect();
+    assert_eq!(query["scope"], "openid");
+    logged(&world.gw, "user says that the issuer refused").await;
+    let page = browser.open(&world.url("/connect/up")).await;
+    assert!(!page.text.contains(BUTTON), "{}", page.text);
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn page_of_a_login_names_what_it_asks_for() {
     let world = AssertedWorld::start().await;

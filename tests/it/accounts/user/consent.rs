@@ -272,6 +272,35 @@ async fn refused_scopes_are_named_in_the_next_registration(
     world.gw.stop().await;
 }
 
+// Some servers show it on a page of their own, and send no browser back.
+#[tokio::test]
+async fn user_can_say_that_the_server_refused_the_scopes() {
+    const BUTTON: &str = "value=\"refused\"";
+    let world = World::start().await;
+    world.server.wants_named_scopes(201);
+    let mut browser = world.browser();
+    let page = browser.open("/connect/up").await.text;
+    assert!(!page.contains(BUTTON), "{page}");
+    browser.begin("/connect/up").await;
+    let page = browser.open("/connect/up").await.text;
+    assert!(page.contains(BUTTON), "{page}");
+    let url = browser.begin_by("/connect/up", "refused").await;
+    logged(&world.gw, "user says that the authorization server refused").await;
+    let callback = browser.agree(url).await;
+    let text = browser.open(&callback).await.text;
+    assert!(text.contains("is connected"), "{text}");
+    let registered = world.server.registered();
+    assert_eq!(registered.len(), 2);
+    assert_eq!(registered[0].get("scope"), None);
+    assert_eq!(registered[1]["scope"], "notes:read offline_access");
+    assert_eq!(scopes_asked(&world), ["notes:read"]);
+    // The next attempt would not differ.
+    browser.begin("/connect/up").await;
+    let page = browser.open("/connect/up").await.text;
+    assert!(!page.contains(BUTTON), "{page}");
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn registration_without_scopes_is_the_fallback() {
     let world = World::start().await;

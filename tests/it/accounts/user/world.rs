@@ -204,7 +204,12 @@ impl Browser {
 
     /// Begins an authorization at `path`; where the page leads.
     pub(super) async fn begin(&mut self, path: &str) -> Url {
-        let page = self.submit(path, "connect").await;
+        self.begin_by(path, "connect").await
+    }
+
+    /// [`begin`](Self::begin) by the button with `action`.
+    pub(super) async fn begin_by(&mut self, path: &str, action: &str) -> Url {
+        let page = self.submit(path, action).await;
         assert_eq!(page.status, StatusCode::OK, "{}", page.text);
         let url = page
             .text
