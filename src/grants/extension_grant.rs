@@ -41,7 +41,7 @@ pub(super) struct GrantedToken {
     )]
     pub(super) lasts: Option<Duration>,
     /// The granted scopes; `None` where the server does not say.
-    #[serde(default, rename = "scope", deserialize_with = "token_answer::words")]
+    #[serde(default, rename = "scope", deserialize_with = "token_answer::granted")]
     pub(super) scopes: Option<Vec<String>>,
 }
 

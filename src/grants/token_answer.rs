@@ -1,7 +1,8 @@
 //! `TokenAnswer`: the answer of a token endpoint that grants a token. Spec: RFC 6749 §5.1
 //!
 //! It may hold the only copy of the next refresh token, so only the access token and its type have to be as the RFC demands.
-//! Some servers write `expires_in` as text or with a fraction, an absent refresh token as an empty text, and `scope` as a list.
+//! Some servers write `expires_in` as text, with a fraction or as zero for a token that does not end, an absent refresh token as
+//! an empty text, and `scope` as a list or with commas.
 
 use std::time::Duration;
 
@@ -82,12 +83,12 @@ pub(super) fn access_token<'de, D: Deserializer<'de>>(
     Ok(token)
 }
 
-/// What is no time counts as unsaid.
+/// What is no time counts as unsaid, and so does zero: a token that ends at once would have its user asked again and again.
 pub(super) fn expires_in<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {
     let value = Option::<Value>::deserialize(deserializer)?;
-    Ok(value.as_ref().and_then(life))
+    Ok(value.as_ref().and_then(life).filter(|life| !life.is_zero()))
 }
 
 /// An empty token is none, and replaces none that is kept.
@@ -123,8 +124,23 @@ pub(super) fn or_unsaid<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     Ok(serde_json::from_value(value).ok())
 }
 
+/// The granted scopes. GitHub and others separate them by commas alone, which RFC 6749 §3.3 allows within a scope.
+pub(super) fn granted<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
+    let mut words = words(deserializer)?;
+    if let Some(words) = &mut words
+        && let [one] = words.as_slice()
+        && one.contains(',')
+    {
+        let parts = one.split(',').filter(|part| !part.is_empty());
+        *words = parts.map(str::to_owned).collect();
+    }
+    Ok(words)
+}
+
 fn scopes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Scope>>, D::Error> {
-    let words = words(deserializer)?;
+    let words = granted(deserializer)?;
     Ok(words.map(|words| words.into_iter().map(Scope::new).collect()))
 }
 
@@ -149,7 +165,8 @@ mod tests {
     #[case::text(json!("3600"), Some(3600))]
     #[case::fraction(json!(3600.0), Some(3600))]
     #[case::fraction_as_text(json!(" 3600.0 "), Some(3600))]
-    #[case::zero(json!(0), Some(0))]
+    #[case::zero(json!(0), None)]
+    #[case::zero_as_text(json!("0"), None)]
     #[case::huge(json!(u64::MAX), Some(u64::MAX))]
     #[case::beyond_every_clock(json!(1e300), None)]
     #[case::negative(json!(-1), None)]
@@ -167,6 +184,8 @@ mod tests {
     #[rstest]
     #[case::text(json!("a  b "), Some(&["a", "b"][..]))]
     #[case::list(json!(["a", "b"]), Some(&["a", "b"][..]))]
+    #[case::github(json!("a,b,"), Some(&["a", "b"][..]))]
+    #[case::comma_within(json!("a,b c"), Some(&["a,b", "c"][..]))]
     #[case::empty(json!(""), Some(&[][..]))]
     #[case::null(json!(null), None)]
     #[case::other(json!(7), None)]

@@ -20,6 +20,9 @@ use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::vault::RegistrationRecord;
 
+/// How a registered client can authenticate, the preferred method first.
+const OUR_METHODS: [&str; 3] = ["client_secret_basic", "client_secret_post", "none"];
+
 /// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistrationError {
@@ -57,7 +60,7 @@ impl RegistrationError {
 struct Registered {
     client_id: String,
     client_secret: Option<String>,
-    /// Since the Unix epoch; zero for never. What is no time counts as unsaid.
+    /// Since the Unix epoch. Zero, for never, and what is no time count as unsaid.
     #[serde(default, deserialize_with = "token_answer::expires_in")]
     client_secret_expires_at: Option<Duration>,
     token_endpoint_auth_method: Option<String>,
@@ -117,8 +120,7 @@ pub(super) async fn register(
 fn auth_method(taken: Option<&[String]>) -> &'static str {
     let is_taken =
         |method: &&&'static str| taken.is_none_or(|taken| taken.iter().any(|one| one == **method));
-    let known = ["client_secret_basic", "client_secret_post", "none"];
-    known.iter().find(is_taken).unwrap_or(&"none")
+    OUR_METHODS.iter().find(is_taken).unwrap_or(&"none")
 }
 
 async fn post(
@@ -185,11 +187,16 @@ fn read(
     let needs_secret = method != "none";
     // The document's URL is a client id at every server: a registration must not have it.
     let is_document = gateway.document_id() == Some(&*registered.client_id);
-    if registered.client_id.is_empty() || is_document || needs_secret && secret.is_none() {
+    let is_known = OUR_METHODS.contains(&&*method);
+    if registered.client_id.is_empty()
+        || is_document
+        || !is_known
+        || needs_secret && secret.is_none()
+    {
         return None;
     }
-    let ends = registered.client_secret_expires_at;
-    let ends = ends.filter(|ends| !ends.is_zero());
+    // Without a secret nothing ends.
+    let ends = registered.client_secret_expires_at.filter(|_| needs_secret);
     let allowed = registered.scope.as_deref();
     let is_allowed = |scope: &&String| {
         allowed.is_none_or(|allowed| allowed.split_whitespace().any(|one| one == **scope))
@@ -289,6 +296,11 @@ mod tests {
         r#"{"client_id": "c", "token_endpoint_auth_method": "client_secret_post"}"#,
         None
     )]
+    // RFC 7591 §3.2.1: the server may register another method than it was asked for
+    #[case::method_that_we_lack(
+        r#"{"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": "client_secret_jwt"}"#,
+        None
+    )]
     #[case::no_id(r#"{"client_id": ""}"#, None)]
     #[case::the_document(r#"{"client_id": "https://gw.test/connect/client.json"}"#, None)]
     #[case::no_json("<html>", None)]
@@ -332,5 +344,8 @@ mod tests {
         );
         let record = read(answer.as_bytes(), "https://as.test", &gateway(), &[]).unwrap();
         assert_eq!(record.secret_ends, expected);
+        let answer = format!(r#"{{"client_id": "c", "client_secret_expires_at": {ends}}}"#);
+        let record = read(answer.as_bytes(), "https://as.test", &gateway(), &[]).unwrap();
+        assert_eq!(record.secret_ends, None);
     }
 }

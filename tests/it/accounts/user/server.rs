@@ -126,6 +126,7 @@ impl ConsentServer {
         self.state.lock().unwrap().metadata.push((name, value));
     }
 
+    /// The life of its tokens; a millisecond with `0`, which would itself count as unsaid.
     pub(super) fn lifetime(&self, secs: u64) {
         self.state.lock().unwrap().lifetime = secs;
     }
@@ -391,8 +392,12 @@ fn token(form: &Form, mood: Mood, state: &Mutex<State>) -> Response {
     let access = format!("access-hunter2-{}", state.number);
     state.access.push(access.clone());
     state.scopes.insert(access.clone(), scope.clone());
+    let lifetime = match state.lifetime {
+        0 => json!(0.001),
+        secs => json!(secs),
+    };
     let mut body = json!({
-        "access_token": access, "token_type": "Bearer", "expires_in": state.lifetime, "scope": scope,
+        "access_token": access, "token_type": "Bearer", "expires_in": lifetime, "scope": scope,
     });
     if state.gives_refresh_tokens {
         let refresh = format!("refresh-hunter2-{}", state.number);
