@@ -7,7 +7,7 @@ use url::Url;
 
 use super::fetch::IssuerClients;
 use crate::egress::DocumentError;
-use crate::grants::issuer_metadata_places as places;
+use crate::grants::{issuer_metadata_places as places, or_unsaid};
 use crate::telemetry::redact::shown;
 
 /// Bytes of another issuer's name that an error shows.
@@ -73,12 +73,16 @@ impl DiscoveryError {
     }
 }
 
-/// What we need of the metadata of an authorization server.
+/// What we need of the metadata of an authorization server. An optional member of another type counts as unsaid, so that it
+/// hides no other.
 #[derive(Debug, Deserialize)]
 struct IssuerMetadata {
     issuer: String,
+    #[serde(default, deserialize_with = "or_unsaid")]
     jwks_uri: Option<String>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     introspection_endpoint: Option<String>,
+    #[serde(default, deserialize_with = "or_unsaid")]
     introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
@@ -219,7 +223,24 @@ async fn metadata(
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::flag(r#""introspection_endpoint": false"#)]
+    #[case::list(r#""introspection_endpoint": ["https://as.test/introspect"]"#)]
+    #[case::methods(r#""introspection_endpoint_auth_methods_supported": "client_secret_basic""#)]
+    #[case::null(r#""introspection_endpoint_auth_methods_supported": null"#)]
+    fn member_of_another_type_hides_no_keys(#[case] member: &str) {
+        let text = format!(
+            r#"{{"issuer": "https://as.test", "jwks_uri": "https://as.test/jwks", {member}}}"#
+        );
+        let metadata: IssuerMetadata = serde_json::from_str(&text).expect("metadata");
+        assert_eq!(metadata.jwks_uri.as_deref(), Some("https://as.test/jwks"));
+        assert_eq!(metadata.introspection_endpoint, None);
+        assert_eq!(metadata.introspection_endpoint_auth_methods_supported, None);
+    }
 
     fn asked(issuer: &str) -> Vec<String> {
         let url = Url::parse(issuer).expect("a URL");

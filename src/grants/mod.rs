@@ -53,6 +53,7 @@ pub use login::{KeptScopes, LoginClient, LoginRequest, LoginResponse, LoginToken
 pub use login_failure::LoginFailure;
 pub use login_grants::LoginGrants;
 pub use server_metadata::places as issuer_metadata_places;
+pub(crate) use token_answer::or_unsaid;
 pub use token_source::{Renewal, TokenSource};
 pub use user_account::{UserAccount, login_name};
 pub use user_tokens::{LoginState, UserToken, UserTokens};

@@ -117,7 +117,7 @@ pub(super) fn words<'de, D: Deserializer<'de>>(
 }
 
 /// What is of another type counts as unsaid.
-pub(super) fn or_unsaid<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+pub(crate) fn or_unsaid<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     let value = Value::deserialize(deserializer)?;
