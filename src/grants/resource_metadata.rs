@@ -6,7 +6,7 @@ use url::Url;
 
 use super::challenge::Challenge;
 use super::discovery_error::DiscoveryError;
-use super::documents::{DocumentClients, MAX_SHOWN};
+use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
 use super::token_answer::words;
 use crate::telemetry::redact::shown;
 
@@ -25,8 +25,9 @@ fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Er
     Ok(words(deserializer)?.unwrap_or_default())
 }
 
-/// Fetches the metadata of `upstream` from the URL that the challenge names, else from the well-known URLs. `None`
-/// where the upstream has none. `checked`: whether the `resource` must be the upstream.
+/// Fetches the metadata of `upstream` from the URL that the challenge names, else from the well-known URLs: also where the
+/// named one cannot be asked or has no document, as behind a proxy of which the upstream does not know. `None` where the
+/// upstream has none. `checked`: whether the `resource` must be the upstream.
 ///
 /// # Errors
 /// The request failed, or the document is that of another resource.
@@ -40,11 +41,20 @@ pub(super) async fn fetch(
     challenge: &Challenge,
     checked: bool,
 ) -> Result<Option<ResourceMetadata>, DiscoveryError> {
+    let mut unusable = None;
     if let Some(named) = &challenge.resource_metadata {
-        let url = Url::parse(named).map_err(|_| DiscoveryError::Challenge {
-            named: shown(named, MAX_SHOWN).into_owned(),
-        })?;
-        return read(clients, upstream, url, checked).await.map(Some);
+        match read_named(clients, upstream, named, checked).await {
+            Err(error) if leads_nowhere(&error) => {
+                let cause: &(dyn std::error::Error + 'static) = &error;
+                tracing::warn!(
+                    host = upstream.host_str(),
+                    error = cause,
+                    "challenge of an upstream leads to no metadata: looking at its well-known addresses"
+                );
+                unusable = Some(error);
+            }
+            other => return other.map(Some),
+        }
     }
     for url in places(upstream) {
         match read(clients, upstream, url, checked).await {
@@ -52,7 +62,31 @@ pub(super) async fn fetch(
             other => return other.map(Some),
         }
     }
-    Ok(None)
+    unusable.map_or(Ok(None), Err)
+}
+
+/// Whether the address that a challenge names is of no use, whatever would stand there.
+fn leads_nowhere(error: &DiscoveryError) -> bool {
+    match error {
+        DiscoveryError::Challenge { .. } => true,
+        DiscoveryError::Fetch { source, .. } => {
+            matches!(source, DocumentError::Refused(_)) || source.is_absent()
+        }
+        _ => false,
+    }
+}
+
+/// Reads the metadata at the URL that a challenge names.
+async fn read_named(
+    clients: &DocumentClients,
+    upstream: &Url,
+    named: &str,
+    checked: bool,
+) -> Result<ResourceMetadata, DiscoveryError> {
+    let url = Url::parse(named).map_err(|_| DiscoveryError::Challenge {
+        named: shown(named, MAX_SHOWN).into_owned(),
+    })?;
+    read(clients, upstream, url, checked).await
 }
 
 async fn read(

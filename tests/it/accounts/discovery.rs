@@ -222,6 +222,32 @@ async fn document_that_does_not_end_is_given_up() {
     gw.stop().await;
 }
 
+// SPEC B-01. An upstream behind a proxy may name http, or a name that only the proxy has.
+#[rstest]
+#[case::no_url("/.well-known/oauth-protected-resource/mcp")]
+#[case::plain("http://up.example.com/.well-known/oauth-protected-resource/mcp")]
+#[case::inside("https://10.0.0.1/.well-known/oauth-protected-resource/mcp")]
+#[tokio::test]
+async fn challenge_that_leads_nowhere_hides_no_metadata(#[case] named: &'static str) {
+    let server = AuthServer::start().await;
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let issued = server.clone();
+    upstream.judges(move |token, _| {
+        let is_good = token.is_some_and(|token| issued.issued().iter().any(|one| one == token));
+        if is_good {
+            Verdict::Good
+        } else {
+            Verdict::Names(named)
+        }
+    });
+    let gw = gateway(&server, &upstream).await;
+    let session = gw.principal("alice").open("/mcp/up").await;
+    session.call("echo", json!({"text": "x"})).await.unwrap();
+    assert_eq!(server.forms()[0]["scope"], "notes:read");
+    logged(&gw, "challenge of an upstream leads to no metadata").await;
+    gw.stop().await;
+}
+
 // SPEC B-11
 #[tokio::test]
 async fn challenge_to_requests_alone_is_heard() {

@@ -178,6 +178,8 @@ pub(super) fn answer(status: u16, text: &str) -> Response {
 pub(super) enum Verdict {
     Good,
     Unauthorized,
+    /// 401: the metadata are said to be there.
+    Names(&'static str),
     /// 403: these scopes are needed.
     Lacks(&'static str),
     /// 503.
@@ -311,10 +313,13 @@ async fn guard(
     let verdict = (judge.lock().unwrap())(token, &text);
     seen.lock().unwrap().push((header.clone(), text));
     let origin = format!("http://{}", head.headers["host"].to_str().unwrap());
-    let metadata = format!("{origin}/.well-known/oauth-protected-resource/mcp");
+    let metadata = match verdict {
+        Verdict::Names(place) => place.to_owned(),
+        _ => format!("{origin}/.well-known/oauth-protected-resource/mcp"),
+    };
     match verdict {
         Verdict::Good => {}
-        Verdict::Unauthorized => {
+        Verdict::Unauthorized | Verdict::Names(_) => {
             let mut refused = answer(401, "{}");
             let challenge = format!("Bearer resource_metadata=\"{metadata}\"");
             refused
