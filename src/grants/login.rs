@@ -203,6 +203,11 @@ impl LoginClient {
             let span = StepSpan::token_request(host, None);
             let issued = token_endpoint::request(&self.clients, &request, None).await;
             span.end(issued.as_ref().map_or_else(TokenError::word, |_| "ok"));
+            let is_refusal = |error: &TokenError| matches!(error, TokenError::OAuth { .. });
+            if issued.as_ref().is_err_and(|error| !is_refusal(error)) {
+                // The token endpoint may have moved.
+                self.metadata.forget_old().await;
+            }
             let issued = issued
                 .map_err(|error| LoginFailure::of_token_request(&error, &server.token_endpoint));
             Ok((issued?, server))

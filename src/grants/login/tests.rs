@@ -270,3 +270,29 @@ async fn login_waits_for_the_search_of_another_ten_seconds() {
     assert_eq!(failure.reason(), "timeout");
     assert_eq!(start.elapsed().as_secs(), 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn metadata_with_a_useless_token_endpoint_are_forgotten() {
+    let mut client = client(at("https://as.test/auth"));
+    let mut moved = server(at("https://as.test/auth"));
+    moved.token_endpoint = Url::parse("https://10.1.2.3/token").unwrap();
+    client.metadata = MetadataCache::knowing(moved);
+    let (code, verifier) = (Secret::new("a-code"), Secret::new("a-verifier"));
+    let redirect_uri = Url::parse("https://gw.test/connect/callback/login").unwrap();
+    let answer = LoginResponse {
+        code: &code,
+        issuer: None,
+        redirect_uri: &redirect_uri,
+        verifier: &verifier,
+        resource: None,
+    };
+    // Younger than a minute they stay, so that logins of many cause no search each.
+    for (pause, stay) in [(59, true), (2, false)] {
+        tokio::time::advance(Duration::from_secs(pause)).await;
+        assert_eq!(
+            client.redeem(&answer).await.unwrap_err().reason(),
+            "unreachable"
+        );
+        assert_eq!(client.metadata.known().is_some(), stay);
+    }
+}
