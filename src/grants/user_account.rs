@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use url::Url;
 
@@ -29,11 +30,14 @@ use crate::database::DatabaseError;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::token_request_ended;
-use crate::telemetry::trace::StepSpan;
+use crate::telemetry::request_tag;
+use crate::telemetry::trace::{self, StepSpan};
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
 
 /// Time limit for the discovery before an authorization.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+/// How long a page waits for the discovery.
+const PAGE_LIMIT: Duration = Duration::from_secs(8);
 
 /// Time limit for the metadata before a token request: the lease of a refresh outlasts both.
 const METADATA_LIMIT: Duration = Duration::from_secs(5);
@@ -189,6 +193,30 @@ impl UserAccount {
         })
     }
 
+    /// [`discovered`](Self::discovered) for a page, which waits 8 s at most: then the next page may have the result.
+    ///
+    /// # Errors
+    /// [`TokenFailure`], which was logged.
+    ///
+    /// # Cancel safety
+    /// The discovery goes on.
+    pub(super) async fn discovered_for_page(
+        self: &Arc<Self>,
+    ) -> Result<Arc<DiscoveredServer>, TokenFailure> {
+        let (told, found) = oneshot::channel();
+        let account = Arc::clone(self);
+        let search = trace::keep(async move {
+            // The page may have gone.
+            drop(told.send(account.discovered().await));
+        });
+        self.tasks.spawn_service(request_tag::keep(search));
+        match tokio::time::timeout(PAGE_LIMIT, found).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) => Err(self.logged(TokenFailure::stopping())),
+            Err(_) => Err(self.logged(TokenFailure::slow(PAGE_LIMIT))),
+        }
+    }
+
     /// Caches `found` as the result of the discovery.
     #[cfg(test)]
     pub(super) fn believe(&self, found: DiscoveredServer) {
@@ -328,7 +356,9 @@ pub fn login_name(issuer: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::authorization::account_with;
+    use tokio::net::TcpListener;
+
+    use super::super::authorization::{account_at, account_with};
     use super::*;
 
     #[tokio::test]
@@ -369,5 +399,21 @@ mod tests {
         assert!(!proof("https://as.test", "other").await);
         // What was begun before the configuration changed waits in the database with the issuer of that time.
         assert!(!proof("https://former.test", "g").await);
+    }
+
+    #[tokio::test]
+    async fn page_waits_eight_seconds_and_the_discovery_goes_on() {
+        // Never answers: the upstream's challenge and its metadata take five seconds each.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", silent.local_addr().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let account = account_at(&dir, &url, "").await;
+        tokio::time::pause();
+        let start = Instant::now();
+        for (outcome, secs) in [("timeout", 8), ("unreachable", 10)] {
+            let failure = account.discovered_for_page().await.unwrap_err();
+            assert_eq!(failure.outcome, outcome);
+            assert_eq!(start.elapsed().as_secs(), secs);
+        }
     }
 }

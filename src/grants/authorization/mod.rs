@@ -31,7 +31,7 @@ use url::Url;
 use self::brought_answer::BroughtAnswer;
 pub use self::callback::{CallbackAnswer, CallbackRefusal, known_error};
 #[cfg(test)]
-pub(super) use self::client_choice::tests::account_with;
+pub(super) use self::client_choice::tests::{account_at, account_with};
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
@@ -127,19 +127,19 @@ impl Authorizer {
         })
     }
 
-    /// What a person will be asked. Stores nothing, and does not register the gateway.
+    /// What a person will be asked. Stores nothing, and does not register the gateway. Waits 8 s at most for the discovery.
     ///
     /// # Errors
     /// The discovery failed; logged.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons the request under way.
+    /// The discovery goes on.
     pub async fn preview(
         &self,
         key: &GrantKey,
         wider: &[String],
     ) -> Result<ConsentPreview, TokenFailure> {
-        let found = self.account.discovered().await?;
+        let found = self.account.discovered_for_page().await?;
         let endpoint = self.endpoint(&found.server)?;
         let scopes = self.scopes(key, &found, wider).await?;
         Ok(ConsentPreview {

@@ -32,8 +32,17 @@ pub(in crate::grants) async fn account_with(
     dir: &tempfile::TempDir,
     keys: &str,
 ) -> Arc<UserAccount> {
+    account_at(dir, "https://up.test/mcp", keys).await
+}
+
+/// The same for an upstream at `url`.
+pub(in crate::grants) async fn account_at(
+    dir: &tempfile::TempDir,
+    url: &str,
+    keys: &str,
+) -> Arc<UserAccount> {
     let text = format!(
-        "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n[upstreams.up.auth]\n\
+        "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"{url}\"\n[upstreams.up.auth]\n\
          kind = \"user\"\n{keys}\n"
     );
     let config = crate::config::parse(&text, "test.toml", &|_| None).unwrap();
