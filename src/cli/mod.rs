@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 pub mod demo;
+mod hints;
 mod machine;
 mod out;
 mod status;
@@ -133,7 +134,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Some(process::GUARDIAN) => return process::guardian(args.into_iter().skip(2)),
         _ => {}
     }
-    let code = match Cli::try_parse_from(args) {
+    let code = match Cli::try_parse_from(&args) {
         Ok(cli) => match cli.command {
             // The environment may name a file all the same.
             Command::Check {
@@ -153,7 +154,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Vault(command) => vault::vault(&command),
             Command::DemoUpstream => demo_upstream(),
         },
-        Err(refusal) => {
+        Err(mut refusal) => {
+            hints::add_hint(&mut refusal, &args);
             out::note(refusal.print());
             ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2))
         }

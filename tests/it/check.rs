@@ -39,6 +39,23 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+#[tokio::test]
+async fn empty_variable_is_named_where_it_names_no_file() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+    let output = program
+        .arg("check")
+        .env("DRAWBRIDGE_CONFIG", "")
+        .output()
+        .await
+        .unwrap();
+    let said = said(&output);
+    assert!(
+        said.contains("a value is required for 'DRAWBRIDGE_CONFIG'") && said.contains("unset it"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(2), "{said}");
+}
+
 const GONE: &str = "[upstreams.gone]\ncommand = \"no-such-program\"\ncwd = \"/opt/nope\"\n";
 
 #[tokio::test]
