@@ -21,7 +21,7 @@ const REDIS_WITHIN: Duration = Duration::from_secs(9);
 pub(super) async fn ask(config: &Config) -> (Vec<AskedStore>, Option<ConfigDoubt>) {
     let (redis, server) = tokio::join!(ask_redis(config), durable::ask_server(config));
     let (redis, doubt) = redis.unzip();
-    let server = server.map(|outcome| store("PostgreSQL", outcome, server_remedy));
+    let server = server.map(|outcome| store("PostgreSQL", outcome, DatabaseError::server_remedy));
     (redis.into_iter().chain(server).collect(), doubt.flatten())
 }
 
@@ -55,15 +55,5 @@ fn store<T, E: std::error::Error>(
     AskedStore {
         name: name.to_owned(),
         cause: cause.snapshot().map(Into::into),
-    }
-}
-
-fn server_remedy(error: &DatabaseError) -> Option<&'static str> {
-    match error {
-        // Their texts say what to do.
-        DatabaseError::NotMigrated { .. } | DatabaseError::TooNew { .. } => None,
-        _ => Some(
-            "start PostgreSQL where `database.url` says, or correct its address, user, password or name there",
-        ),
     }
 }

@@ -34,6 +34,8 @@ pub enum DurableError {
     Open {
         /// The file, or host and port of the server.
         name: String,
+        /// The remedy, if one is known.
+        remedy: Option<&'static str>,
         /// Why.
         #[source]
         error: DatabaseError,
@@ -69,6 +71,25 @@ impl DurableError {
             Self::Database(error) | Self::Open { error, .. } => error.is_configuration(),
             Self::Keys(_) | Self::LostKey(_) => true,
             Self::StateDirectory(_) | Self::KeyFile { .. } => false,
+        }
+    }
+
+    /// What the operator can do; `None` where the text says it, or nothing is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Database(error) => error.file_remedy(),
+            Self::Open { remedy, .. } => *remedy,
+            Self::KeyFile { error, .. } => match error.kind() {
+                io::ErrorKind::InvalidData => Some(
+                    "bring its backup back; without one, move the file away: users connect their accounts again",
+                ),
+                io::ErrorKind::PermissionDenied => {
+                    Some("let the user that the gateway runs as own the file")
+                }
+                _ => None,
+            },
+            Self::Keys(_) | Self::StateDirectory(_) | Self::LostKey(_) => None,
         }
     }
 }
@@ -185,14 +206,18 @@ async fn open(
 
 /// `error`, with the file unless it names that itself, or with host and port of the server.
 fn at(place: &DatabasePlace, error: DatabaseError) -> DurableError {
-    let name = match place {
+    let (name, remedy) = match place {
         DatabasePlace::Sqlite(_) if matches!(error, DatabaseError::File { .. }) => {
             return error.into();
         }
-        DatabasePlace::Sqlite(path) => path.display().to_string(),
-        DatabasePlace::Postgres(url) => server_name(url),
+        DatabasePlace::Sqlite(path) => (path.display().to_string(), error.file_remedy()),
+        DatabasePlace::Postgres(url) => (server_name(url), error.server_remedy()),
     };
-    DurableError::Open { name, error }
+    DurableError::Open {
+        name,
+        remedy,
+        error,
+    }
 }
 
 /// Host and port of a server, and no more of its URL.

@@ -176,8 +176,11 @@ fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {
     match crate::app::run(config, name.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            out::complain(&format!("error: {}", chain(error.as_ref())));
             let durable = error.downcast_ref::<DurableError>();
+            fail(
+                &chain(error.as_ref()),
+                durable.and_then(DurableError::remedy),
+            );
             if durable.is_some_and(DurableError::is_configuration) {
                 return ExitCode::from(BAD_CONFIG);
             }
@@ -237,6 +240,14 @@ fn wrong_levels(what: String) -> ConfigProblem {
 fn warn(warnings: &[ConfigProblem]) {
     for warning in warnings {
         out::complain(&format!("warning: {warning}"));
+    }
+}
+
+/// Prints why a command fails, and what to do about it.
+fn fail(error: &str, remedy: Option<&str>) {
+    out::complain(&format!("error: {error}"));
+    if let Some(remedy) = remedy {
+        out::complain(&format!("    {remedy}"));
     }
 }
 

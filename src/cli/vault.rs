@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{BAD_CONFIG, out, refuse};
+use super::{BAD_CONFIG, fail, out, refuse};
 use crate::app::durable::{self, DurableError, LostKey};
 use crate::call::OwnerKey;
 use crate::config::{self, Config};
@@ -317,7 +317,7 @@ fn with_config(
     match runtime.block_on(work(&config, &HostEnvironment::current())) {
         Ok(code) => code,
         Err(error) => {
-            out::complain(&format!("error: {}", chain(&error)));
+            fail(&chain(&error), error.remedy());
             ExitCode::from(if error.is_configuration() {
                 BAD_CONFIG
             } else {

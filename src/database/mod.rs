@@ -5,6 +5,7 @@
 //! that read. Its schema is migrated whenever it is opened; that of `PostgreSQL` by `drawbridge migrate` alone.
 
 mod files;
+mod remedy;
 mod schema;
 mod sql;
 

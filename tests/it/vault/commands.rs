@@ -236,3 +236,28 @@ async fn why_a_database_does_not_answer_is_said_once() {
     assert_eq!(said.matches("refused").count(), 1, "{said}");
     assert_eq!(output.status.code(), Some(1), "{said}");
 }
+
+#[tokio::test]
+async fn damaged_files_say_what_to_do() {
+    for (name, content, remedy) in [
+        ("vault.key", "short", "bring its backup back"),
+        (
+            "drawbridge.db",
+            &*"no database ".repeat(400),
+            "bring a backup back",
+        ),
+    ] {
+        let machine = Machine::new("");
+        machine.says(&["migrate"]).await;
+        std::fs::write(machine.state().join(name), content).unwrap();
+        for args in [&["serve"][..], &["vault", "list"]] {
+            let output = machine.run(args).await;
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+            assert!(
+                said.contains(&format!("\n    {remedy}")),
+                "{args:?}: {said}"
+            );
+        }
+    }
+}
