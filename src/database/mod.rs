@@ -29,6 +29,8 @@ use crate::secret::Secret;
 
 /// For a connection of the pool, and for the lock on an `SQLite` file that another process writes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For the end of all connections.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that read an `SQLite` file.
 const READERS: u32 = 4;
 /// Connections to `PostgreSQL`, per process.
@@ -182,15 +184,22 @@ impl Database {
         schema::migrate(self).await
     }
 
-    /// Ends all connections, and with the last one of an `SQLite` file its `-wal` and `-shm`.
+    /// Ends all connections, and with the last one of an `SQLite` file its `-wal` and `-shm`. Takes a second at most: a
+    /// connection whose statement a vanished server has not answered is abandoned.
+    ///
+    /// # Cancel safety
+    /// When dropped, no new connection is given out, and some may still be open.
     pub async fn close(&self) {
-        match &self.engine {
-            Engine::Sqlite { writer, readers } => {
-                readers.close().await;
-                writer.close().await;
+        let closed = async {
+            match &self.engine {
+                Engine::Sqlite { writer, readers } => {
+                    readers.close().await;
+                    writer.close().await;
+                }
+                Engine::Postgres(pool) => pool.close().await,
             }
-            Engine::Postgres(pool) => pool.close().await,
-        }
+        };
+        drop(tokio::time::timeout(CLOSE_WITHIN, closed).await);
     }
 }
 
