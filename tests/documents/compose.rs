@@ -42,6 +42,22 @@ fn every_mounted_file_exists() {
     }
 }
 
+// `drawbridge health` ends within 5 s and says why it fails; an earlier kill loses the reason.
+#[test]
+fn health_checks_of_gateways_wait_for_the_reason() {
+    let Some(services) = services() else { return };
+    let services = services.as_object().expect("services");
+    let checks = services.values().map(|service| &service["healthcheck"]);
+    let is_ours = |check: &&Value| entries(&check["test"]).any(|word| word == "health");
+    let ours: Vec<&Value> = checks.filter(is_ours).collect();
+    assert_eq!(ours.len(), 3, "the gateway and two replicas");
+    for check in ours {
+        let timeout = check["timeout"].as_str().expect("a timeout");
+        let seconds: u32 = timeout.trim_end_matches('s').parse().expect("seconds");
+        assert!(seconds > 5, "{check}");
+    }
+}
+
 #[test]
 fn replicas_have_the_ports_that_nginx_and_the_host_know() {
     let Some(services) = services() else { return };
