@@ -16,6 +16,9 @@ use crate::secret::Secret;
 
 /// Resource limits that a child can have.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
+/// What the reference says of them.
+const RLIMIT_UNITS: &str =
+    "Resource limits: `cpu` in seconds; `as`, `core` and `fsize` in bytes or as sizes.";
 
 /// Error text for an invalid name of an environment variable.
 pub(super) const NO_VARIABLE: &str =
@@ -89,7 +92,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
             s.error(&at, NO_VARIABLE, None);
         }
     }
-    let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
+    let rlimits = s.key("rlimits", RLIMIT_UNITS).numbers(&RLIMITS);
     let stop = ShownKey::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
     let (stop_eof, stop_term) = s
         .key(

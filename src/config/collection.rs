@@ -91,7 +91,10 @@ impl<'r> DeclaredKey<'r> {
             }
             let read = match value.get_ref() {
                 DeValue::Integer(integer) => number(integer).ok_or("not a whole number".to_owned()),
-                DeValue::String(text) => units::size(text),
+                DeValue::String(text) => units::size(text).map_err(|_| {
+                    "expected a whole number without quotes and units, or a size such as \"2GiB\""
+                        .to_owned()
+                }),
                 _ => Err(format!(
                     "expected a number or a size, found {}",
                     found(value)

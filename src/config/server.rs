@@ -34,7 +34,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
         allowed_hosts: list(units::host),
         /// Threads that serve, 1024 at most; a connection stays on its thread. Default: one per core.
         threads: optional_count_to(4, MAX_THREADS).unwrap_or_else(cores),
-        /// Address blocks whose X-Forwarded-* headers are believed.
+        /// Address blocks of proxies whose X-Forwarded-For and x-request-id headers are believed.
         trusted_proxies: list(units::cidr),
         /// How long a request head may take.
         header_timeout: duration("10s"),

@@ -102,7 +102,7 @@ pub struct HttpServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Threads that serve connections.
     pub threads: usize,
-    /// CIDR blocks whose `X-Forwarded-*` headers are trusted.
+    /// CIDR blocks of proxies whose `X-Forwarded-For` and `x-request-id` headers are trusted.
     pub trusted_proxies: Vec<String>,
     /// Certificate and key, both PEM files.
     pub tls: Option<TlsConfig>,

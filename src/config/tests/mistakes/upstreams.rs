@@ -103,6 +103,12 @@ use super::{OPEN, assert_refused};
     "not one of",
     "as, core, cpu, fsize, nofile, nproc"
 )]
+#[case::limit_with_a_unit_of_time(
+    "[upstreams.b]\ncommand = \"x\"\nrlimits = { cpu = \"10s\" }",
+    "7:19: upstreams.b.rlimits.cpu: ",
+    "expected a whole number",
+    "without quotes and units"
+)]
 #[case::no_variable(
     "[upstreams.b]\ncommand = \"x\"\nenv = { \"A=B\" = \"hunter2\" }\ninherit = [\"\"]",
     "8:12: upstreams.b.inherit[0]: ",
