@@ -11,6 +11,7 @@ use drawbridge::budget::ProcessBound;
 use drawbridge::config::Config;
 use serde_json::Value;
 
+use crate::snippets::snippets;
 use crate::{read, root, yaml};
 
 /// The label by which everything finds the pods.
@@ -262,6 +263,48 @@ fn every_selector_finds_the_pods() {
             assert_eq!(selected, pods, "{kind} {name}");
         }
     }
+}
+
+/// The objects in blocks of YAML of all pages; `None` without a reader of YAML.
+fn objects_of_pages() -> Option<Vec<Value>> {
+    let mut objects = Vec::new();
+    for snippet in snippets() {
+        if snippet.language == "yaml" {
+            objects.extend(yaml::documents(&snippet.place(), &snippet.text)?);
+        }
+    }
+    Some(objects)
+}
+
+#[test]
+fn objects_of_pages_fit_those_to_install() {
+    let (Some([one, _]), Some(objects)) = (overlays(), objects_of_pages()) else {
+        return;
+    };
+    let of_kind = |kind: &str| {
+        let mut objects = objects.iter().filter(|object| object["kind"] == kind);
+        &objects.next().expect("an object of this kind")["spec"]
+    };
+    let service = one.of_kind("Service").next().expect("a service");
+    let (name, port) = (&service["metadata"]["name"], &service["spec"]["ports"][0]);
+    let backend = &of_kind("HTTPRoute")["rules"][0]["backendRefs"][0];
+    assert_eq!((&backend["name"], &backend["port"]), (name, &port["port"]));
+    let path = &of_kind("Ingress")["rules"][0]["http"]["paths"][0];
+    let backend = &path["backend"]["service"];
+    assert_eq!(
+        (&backend["name"], &backend["port"]["name"]),
+        (name, &port["name"])
+    );
+    let monitor = of_kind("PodMonitor");
+    let scraped = text(&monitor["podMetricsEndpoints"][0], "port");
+    assert_eq!(
+        one.ports()[scraped],
+        u64::from(one.config.admin.listen.port())
+    );
+    let deployment = one.of_kind("Deployment").next().expect("a deployment");
+    let pods = deployment["spec"]["template"].pointer(LABEL);
+    let selected = &monitor["selector"]["matchLabels"]["app.kubernetes.io/name"];
+    assert_eq!(Some(selected), pods);
 }
 
 #[test]
