@@ -144,7 +144,7 @@ impl AdminClient {
         let answer = self.exchange(path);
         let answer = answer.map_err(|error| AdminRequestError::Unreachable {
             address: self.address(),
-            error,
+            error: as_timeout(error),
         })?;
         read_answer(&answer).map_err(|what| AdminRequestError::Strange {
             address: self.address(),
@@ -184,6 +184,14 @@ impl AdminClient {
             }
         }
         Err(last)
+    }
+}
+
+/// A timeout by its name: of a read or write the system says "Resource temporarily unavailable" (socket(7)).
+fn as_timeout(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
     }
 }
 

@@ -245,6 +245,15 @@ async fn health_ends_by_itself_where_the_answer_never_ends() {
 }
 
 #[tokio::test]
+async fn status_of_a_gateway_that_answers_nothing_times_out() {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = format!("http://{}", port.local_addr().unwrap());
+    let (code, text, errors) = run(&["status", "--admin", &admin]).await;
+    assert_eq!((code, text.as_str()), (Some(1), ""), "{errors}");
+    assert!(errors.contains(": timed out\n"), "{errors}");
+}
+
+#[tokio::test]
 async fn address_that_is_no_admin_port_is_a_mistake_of_the_command_line() {
     for command in ["status", "health"] {
         let (code, text, errors) = run(&[command, "--admin", "https://127.0.0.1:9090"]).await;
