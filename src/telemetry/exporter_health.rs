@@ -127,13 +127,15 @@ fn remedy(error: &str) -> &'static str {
     }
 }
 
-/// Whether an SDK event reports a failed batch, which [`WatchedExporter`] already logs per signal, or that a line about the
-/// last export came after it.
+/// Whether an SDK event reports a failed batch, which [`WatchedExporter`] already logs per signal, that a line about the
+/// last export came after it, or that the last export failed, which the gateway says at its stop.
 pub(super) fn is_repetition(event: &Metadata<'_>) -> bool {
     let name = event.name();
     event.target().starts_with("opentelemetry")
         && (name.ends_with(".ExportError")
             || name.ends_with(".Emit.AfterShutdown")
+            || name.ends_with(".Shutdown.Timeout")
+            || name.ends_with(".Shutdown.Error")
             || name.starts_with("Export.Failed."))
 }
 

@@ -250,6 +250,7 @@ impl Drop for TelemetryGuard {
             if let Some(Err(error)) = outcome {
                 tracing::warn!(
                     error = chain(&error),
+                    remedy = "look whether the collector at `telemetry.otlp_endpoint` answers",
                     "telemetry was not exported to its end"
                 );
             }

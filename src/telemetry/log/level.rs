@@ -138,6 +138,8 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(name: "BatchSpanProcessor.ExportError", target: "opentelemetry_sdk", "x");
             tracing::warn!(name: "BatchLogProcessor.Emit.AfterShutdown", target: "opentelemetry_sdk", "x");
+            tracing::error!(name: "BatchLogProcessor.Shutdown.Timeout", target: "opentelemetry_sdk", "x");
+            tracing::error!(name: "BatchSpanProcessor.Shutdown.Error", target: "opentelemetry_sdk", "x");
             tracing::warn!(name: "Other", target: "opentelemetry_sdk", "x");
         });
         assert_eq!(count.load(Ordering::Relaxed), 1);
