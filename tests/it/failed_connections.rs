@@ -76,5 +76,25 @@ async fn failed_handshake_has_a_line_and_a_count() {
     let text = |name: &str| lines[0][name].as_str().unwrap_or_default();
     assert!(text("peer").starts_with("127.0.0.1:"), "{lines:?}");
     assert!(!text("error").is_empty(), "{lines:?}");
+    assert!(text("remedy").contains("https://"), "{lines:?}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn client_with_tls_at_a_plain_port_has_a_remedy() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let address = gw.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The beginning of a ClientHello. Spec: RFC 8446 §5.1
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    stream.write_all(&hello).await.unwrap();
+    let lines = eventually("a line", async || {
+        let lines = lines(&gw);
+        (!lines.is_empty()).then_some(lines)
+    })
+    .await;
+    assert_eq!(lines[0]["reason"], "bad_head");
+    let remedy = lines[0]["remedy"].as_str().unwrap_or_default();
+    assert!(remedy.contains("server.tls"), "{lines:?}");
     gw.stop().await;
 }

@@ -42,6 +42,35 @@ impl ConnectionFailure {
         }
     }
 
+    /// What helps against `error`, where it tells that the client speaks another protocol than the port, or does not trust
+    /// the certificate.
+    fn remedy(self, error: &str) -> Option<&'static str> {
+        let has = |words: &[&str]| words.iter().any(|word| error.contains(*word));
+        match self {
+            // The first byte of a TLS record begins no method.
+            Self::BadHead if has(&["invalid HTTP method"]) => {
+                Some("if the client speaks TLS: write http:// there, or set `server.tls`")
+            }
+            Self::TlsHandshake if has(&["InvalidContentType"]) => {
+                Some("if the client speaks plain HTTP: write https:// there")
+            }
+            Self::TlsHandshake
+                if has(&[
+                    "UnknownCA",
+                    "CertificateUnknown",
+                    "BadCertificate",
+                    "CertificateExpired",
+                ]) =>
+            {
+                Some(
+                    "the client refuses the certificate: look at its end, its names and its chain, which openssl \
+                     s_client -showcerts shows",
+                )
+            }
+            _ => None,
+        }
+    }
+
     /// The cause of a failed TLS handshake.
     pub(super) fn of_handshake(error: &io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -106,7 +135,8 @@ impl ConnectionFailures {
         }
         if let Some(muted) = self.logged.admit(cause.word()) {
             let error = chain(error);
-            tracing::warn!(reason = cause.word(), %peer, error, muted, "client connection failed");
+            let (reason, remedy) = (cause.word(), cause.remedy(&error));
+            tracing::warn!(reason, %peer, error, remedy, muted, "client connection failed");
         }
     }
 
@@ -119,5 +149,42 @@ impl ConnectionFailures {
             let error: &dyn std::error::Error = error;
             tracing::error!(error, muted, remedy, "cannot accept connections");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::telemetry::captured::LogCapture;
+
+    #[rstest]
+    #[case(ConnectionFailure::BadHead, "invalid HTTP method parsed", "http://")]
+    #[case(
+        ConnectionFailure::TlsHandshake,
+        "received corrupt message of type InvalidContentType",
+        "https://"
+    )]
+    #[case(
+        ConnectionFailure::TlsHandshake,
+        "received fatal alert: UnknownCA",
+        "its chain"
+    )]
+    fn usual_failure_has_a_remedy(
+        #[case] cause: ConnectionFailure,
+        #[case] error: &str,
+        #[case] remedy: &str,
+    ) {
+        let caught = LogCapture::begin();
+        let peer = SocketAddr::from(([192, 0, 2, 1], 4000));
+        let failures = ConnectionFailures::default();
+        failures.note(true, cause, peer, &io::Error::other(error));
+        let lines = caught.of_level("WARN");
+        let [line] = &lines[..] else {
+            panic!("one line: {lines:?}")
+        };
+        let said = line["remedy"].as_str().unwrap_or_default();
+        assert!(said.contains(remedy), "{line}");
     }
 }
