@@ -55,7 +55,8 @@ pub(super) fn check_pair(t: &ConfigSection<'_>, cert: &Path, key: &Path) {
     if let (Some(chain), Some(secret)) = (chain, secret)
         && let Err(what) = fit(chain, secret)
     {
-        t.error("", what, None);
+        let hint = "the first certificate of `cert` has to be that of `key`; those of its authorities come behind it";
+        t.error("", what, Some(hint));
     }
 }
 
@@ -232,6 +233,7 @@ mod tests {
         "other.pem",
         "server.tls: certificate and key cannot be used"
     )]
+    #[case("cert.pem", "other.pem", "the first certificate of `cert`")]
     fn tls_files_that_cannot_be_served_are_refused(
         #[case] cert: &str,
         #[case] key: &str,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -38,7 +38,7 @@ pub enum TlsError {
         /// Which file.
         path: PathBuf,
         /// The parser's error.
-        source: rustls::pki_types::pem::Error,
+        source: Error,
     },
     /// Certificate and key do not fit, or are of an unknown kind.
     #[error("cannot use the certificate of server.tls")]
@@ -170,6 +170,10 @@ impl CertificatePair {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.cert)
             .collect::<Result<_, _>>()
             .map_err(fail(&files.cert))?;
+        if chain.is_empty() {
+            // rustls would say that the peer sent none.
+            return Err(fail(&files.cert)(Error::NoItemsFound));
+        }
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(fail(&files.key))?;
         let expiry = chain.iter().filter_map(|one| not_after(one)).min();
         let mut config = ServerConfig::builder()
@@ -200,4 +204,26 @@ async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 /// Whether ALPN chose HTTP/2; without ALPN the connection is HTTP/1.1.
 pub(super) fn chose_http2(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(b"h2")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn file_without_a_certificate_is_named() {
+        let pair = CertificatePair {
+            cert: b"no certificate".to_vec(),
+            key: Vec::new(),
+        };
+        let files = config::TlsConfig {
+            cert: "cert.pem".into(),
+            key: "key.pem".into(),
+            reload: Duration::from_secs(1),
+        };
+        let error = pair.server(&files).expect_err("a refusal").to_string();
+        assert_eq!(error, "cannot read cert.pem: no items found");
+    }
 }
