@@ -79,25 +79,22 @@ impl HostEnvironment {
     /// The first state directory that is, or can be made, ours alone: what outlives the process lies there.
     ///
     /// # Errors
-    /// None can be; the error is that of the last.
+    /// None can be; the error names each of them with its cause.
     pub fn state_dir(&self) -> io::Result<&Path> {
-        let mut refused = io::Error::from(io::ErrorKind::NotFound);
-        for (index, dir) in self.state_dirs.iter().enumerate() {
+        let mut refused: Vec<String> = Vec::new();
+        for dir in &self.state_dirs {
             match private_dir(dir) {
-                Ok(()) if index == 0 => return Ok(dir),
+                Ok(()) if refused.is_empty() => return Ok(dir),
                 Ok(()) => {
-                    let is_last = index + 1 == self.state_dirs.len();
+                    let is_last = refused.len() + 1 == self.state_dirs.len();
                     let contents = "database and key of the vault";
-                    log_passed_over(contents, dir, &refused.to_string(), is_last);
+                    log_passed_over(contents, dir, &refused.join("; "), is_last);
                     return Ok(dir);
                 }
-                Err(error) => {
-                    let text = format!("{}: {error}", dir.display());
-                    refused = io::Error::new(error.kind(), text);
-                }
+                Err(error) => refused.push(format!("{}: {error}", dir.display())),
             }
         }
-        Err(refused)
+        Err(io::Error::other(refused.join("; ")))
     }
 }
 
@@ -352,9 +349,10 @@ mod tests {
         host.state_dirs.remove(0);
         host.state_dir().unwrap();
         assert_eq!(caught.of_level("WARN").len(), 1, "the first one is usable");
-        host.state_dirs = vec!["/proc/one".into()];
+        host.state_dirs = vec!["/proc/one".into(), "/proc/two".into()];
         let error = host.state_dir().unwrap_err().to_string();
         assert!(error.starts_with("/proc/one: "), "{error}");
+        assert!(error.contains("; /proc/two: "), "{error}");
     }
 
     #[test]

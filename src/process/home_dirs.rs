@@ -140,7 +140,8 @@ impl HomeDirs {
         }
         let refused = refused.join("; ");
         Err(io::Error::other(format!(
-            "no directory for the homes of children can be used: {refused}"
+            "no directory for the homes of children can be used; name one in XDG_STATE_HOME that the user of the gateway \
+             may write in: {refused}"
         )))
     }
 
