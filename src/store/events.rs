@@ -69,10 +69,10 @@ fn number(events: &mut [LoggedEvent], newest: &mut u64) {
 /// Whether an event outlives this process as long as its store promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// The store has the event: its id may be written to the client.
+    /// The store has the event: its id may be written to the client. Earlier ones that the store lacks count as evicted.
     Durable,
-    /// The store cannot be written to now. The event is delivered without an id, as no other process could
-    /// resume after it.
+    /// The store cannot be written to now, or the event was given up before it was written. It is delivered without an id,
+    /// as no other process could resume after it.
     Unlogged,
     /// Another process owns the session: the event is not delivered here.
     Fenced,

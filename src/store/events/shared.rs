@@ -6,6 +6,7 @@
 
 mod append_task;
 mod entry;
+mod given_up;
 mod queue;
 mod writer;
 

@@ -200,7 +200,11 @@ impl<'a> AppendTask<'a> {
             let all = wait.newest + 1 - wait.first;
             // Evicted meanwhile.
             let found = events.len() as u64;
-            COUNTERS.events_unlogged.add(all - found);
+            if found < all {
+                COUNTERS.events_unlogged.add(all - found);
+                let before = events.first().map_or(wait.newest + 1, |event| event.seq);
+                queue.given_up.add(wait.stream, before - 1);
+            }
             let ends_stream = events.last().is_some_and(|event| event.last);
             let entry = LogEntry {
                 stream: wait.stream,
@@ -235,7 +239,7 @@ impl<'a> AppendTask<'a> {
             Appended::Fenced => {
                 queue.is_fenced = true;
                 queue.is_failing = false;
-                queue.start_over();
+                drop(queue.start_over());
             }
             Appended::Failed => queue.is_failing = true,
         }
@@ -302,8 +306,7 @@ fn outcome(result: &ScriptResult) -> Appended {
 mod tests {
     use std::future::pending;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Context, Wake, Waker};
-    use std::time::Duration;
+    use std::task::{Context, Poll, Wake, Waker};
 
     use futures_util::future::BoxFuture;
 
@@ -311,7 +314,7 @@ mod tests {
     use super::*;
     use crate::ownership::{Fence, Ownership};
     use crate::seal::Sealer;
-    use crate::store::events::{EventStore as _, LogBounds, LoggedEvent};
+    use crate::store::events::{Durability, EventStore as _, LogBounds, LoggedEvent};
     use crate::store::scripts::{ScriptRunner, StoreKeys};
 
     const AT: StreamKey = StreamKey {
@@ -337,13 +340,12 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn reader_of_events_that_are_evicted_before_they_are_sent_goes_on() {
-        let writer = EventWriter::new(SharedLogParts {
+    /// A writer whose log in this process keeps so many bytes.
+    fn writer(total: usize) -> EventWriter {
+        EventWriter::new(SharedLogParts {
             bounds: LogBounds {
-                max_age: Duration::from_mins(5),
-                per_session: 1 << 20,
-                total: 1,
+                total,
+                ..LogBounds::ROOMY
             },
             store: Arc::new(Silent),
             keys: StoreKeys::new("test"),
@@ -351,7 +353,12 @@ mod tests {
             own: Ownership::ALONE,
             fenced: Arc::default(),
             fence: Fence::default(),
-        });
+        })
+    }
+
+    #[tokio::test]
+    async fn reader_of_events_that_are_evicted_before_they_are_sent_goes_on() {
+        let writer = writer(1);
         let mut events = [LoggedEvent::of("reply".into())];
         writer.local.append(AT, &mut events);
         writer.enqueue(AT, 1, 1);
@@ -362,6 +369,34 @@ mod tests {
         let call = AppendTask::new(&writer).append_call(AT.session);
         assert!(call.is_none(), "nothing is left to send");
         assert!(woken.0.load(Ordering::Relaxed));
-        assert!(writer.poll_durable(AT, 1, &mut cx).is_ready());
+        let durability = writer.poll_durable(AT, 1, &mut cx);
+        assert_eq!(durability, Poll::Ready(Durability::Unlogged));
+    }
+
+    #[test]
+    fn events_given_up_for_newer_ones_are_not_told_durable() {
+        let writer = writer(1 << 20);
+        let other = StreamKey { stream: 2, ..AT };
+        // Entries that do not become one: two more than may wait.
+        for seq in 1..=513 {
+            writer.enqueue(AT, seq, seq);
+            writer.enqueue(other, seq, seq);
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        for at in [AT, other] {
+            let durability = writer.poll_durable(at, 1, &mut cx);
+            assert_eq!(durability, Poll::Ready(Durability::Unlogged));
+            assert!(writer.poll_durable(at, 2, &mut cx).is_pending());
+        }
+    }
+
+    #[test]
+    fn events_evicted_before_the_log_is_written_again_are_not_told_durable() {
+        let writer = writer(1);
+        writer.enqueue(AT, 1, 1);
+        writer.enqueue_all(AT.session);
+        let mut cx = Context::from_waker(Waker::noop());
+        let durability = writer.poll_durable(AT, 1, &mut cx);
+        assert_eq!(durability, Poll::Ready(Durability::Unlogged));
     }
 }

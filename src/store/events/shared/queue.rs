@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::given_up::GivenUpEvents;
 use crate::ownership::Ownership;
 use crate::store::calls::WorkStage;
 
@@ -89,6 +90,8 @@ pub(super) struct SessionQueue {
     /// Number of the newest entry.
     numbered: u64,
     waiting: VecDeque<WaitingEntry>,
+    /// Events that will not be sent.
+    pub(super) given_up: GivenUpEvents,
     /// Entries up to this number were sent, and stay as they are: a repeated entry has the same events.
     sent: u64,
     /// Entries of the shared log, oldest first.
@@ -114,6 +117,7 @@ impl SessionQueue {
             calls: BTreeMap::new(),
             numbered: ownership.first_number(),
             waiting: VecDeque::new(),
+            given_up: GivenUpEvents::default(),
             sent: 0,
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -144,6 +148,7 @@ impl SessionQueue {
             && let Some(oldest) = self.waiting.pop_front()
         {
             lost = oldest.newest + 1 - oldest.first;
+            self.given_up.add(oldest.stream, oldest.newest);
         }
         self.numbered += 1;
         self.waiting.push_back(WaitingEntry {
@@ -272,11 +277,11 @@ impl SessionQueue {
         entries < self.kept.len()
     }
 
-    /// Forgets what the shared log had: all events are to be enqueued again, under new numbers.
-    pub(super) fn start_over(&mut self) {
-        self.waiting.clear();
+    /// Forgets what the shared log had: all events are to be enqueued again, under new numbers. The entries that waited.
+    pub(super) fn start_over(&mut self) -> VecDeque<WaitingEntry> {
         self.kept.clear();
         self.kept_bytes = 0;
+        std::mem::take(&mut self.waiting)
     }
 
     /// Keeps a waker for the next acknowledgement or failure.

@@ -136,9 +136,16 @@ impl EventWriter {
 
     /// Enqueues all that the local log has of a session in `queue`, in place of what waits there.
     pub(super) fn start_over(&self, session: SessionKey, queue: &mut SessionQueue) {
-        queue.start_over();
+        let waited = queue.start_over();
         for (stream, first, newest) in self.local.ranges(session) {
-            queue.push(stream, first, newest);
+            let lost = queue.push(stream, first, newest);
+            COUNTERS.events_unlogged.add(lost);
+        }
+        for entry in waited {
+            // Evicted here before it was sent.
+            if !queue.has_waiting(entry.stream, entry.newest) {
+                queue.given_up.add(entry.stream, entry.newest);
+            }
         }
     }
 
@@ -228,7 +235,11 @@ impl EventWriter {
             return Poll::Ready(Durability::Fenced);
         }
         if !queue.has_waiting(at.stream, seq) {
-            return Poll::Ready(Durability::Durable);
+            return Poll::Ready(if queue.given_up.has(at.stream, seq) {
+                Durability::Unlogged
+            } else {
+                Durability::Durable
+            });
         }
         if queue.is_failing || !self.store.is_reachable() {
             return Poll::Ready(Durability::Unlogged);
