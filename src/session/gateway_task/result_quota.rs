@@ -37,6 +37,11 @@ impl OwnResults {
         Self { taken, in_sum }
     }
 
+    /// Whether nothing is reserved.
+    pub(in crate::session) fn is_free(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == 0
+    }
+
     /// What may be taken here of `per_principal`.
     fn most(&self, per_principal: usize) -> usize {
         let in_sum = self.in_sum.as_ref();

@@ -51,11 +51,14 @@ impl OwnerSessions {
         }
     }
 
-    /// Whether the entry can be removed: no session is open, and no request is about to open one or to wait
-    /// for a permit. To be called under the lock of the map, where all clones are made: sessions in a clone
-    /// that outlives its entry would not be counted with those in the next entry.
+    /// Whether the entry can be removed: no session is open, no request is about to open one or to wait
+    /// for a permit, and no session that ends still keeps results. To be called under the lock of the map, where all clones
+    /// are made: sessions in a clone that outlives its entry would not be counted with those in the next entry.
     pub(super) fn is_unused(this: &Arc<Self>) -> bool {
-        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.permits.are_idle()
+        Arc::strong_count(this) == 1
+            && lock(&this.sessions).is_empty()
+            && this.permits.are_idle()
+            && this.results.is_free()
     }
 }
 

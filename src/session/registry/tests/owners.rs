@@ -1,4 +1,5 @@
-//! A handle names who keeps its session: one of another owner is refused like a forged one.
+//! A handle names who keeps its session: one of another owner is refused like a forged one. And what is counted for a
+//! principal over its sessions.
 
 use super::*;
 
@@ -59,4 +60,21 @@ async fn id_of_another_replica_that_was_read_once_is_read_for_its_caller_alone()
     assert_eq!(read(&id[1..], "alice", "files"), None, "another text");
     f.clock.advance(Duration::from_secs(601));
     assert_eq!(read(&id, "alice", "files"), None, "over age");
+}
+
+#[tokio::test]
+async fn results_that_an_ended_session_keeps_count_for_the_next_one() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let kept = session.results().take((6, None), 10, 100).unwrap();
+    f.sessions.close(&session);
+    let next = f.open("alice").unwrap();
+    assert!(next.results().take((6, None), 10, 100).is_none());
+    drop(kept);
+    let kept = next.results().take((6, None), 10, 100).unwrap();
+    f.sessions.close(&next);
+    assert_eq!(f.sessions.owners().all().len(), 1);
+    drop(kept);
+    f.sessions.reap_once();
+    assert!(f.sessions.owners().all().is_empty());
 }
