@@ -150,6 +150,7 @@ mod tests {
 
     use super::super::authorization::account_with;
     use super::super::client_key::ClientProof;
+    use super::super::discovery::DiscoveredServer;
     use super::super::server_metadata::ServerMetadata;
     use super::*;
     use crate::call::Principal;
@@ -185,27 +186,61 @@ mod tests {
         }
     }
 
+    /// A refresh token of the client "g", which signs assertions.
+    fn record(endpoint: &str) -> RevocationRecord {
+        RevocationRecord {
+            upstream: "up".to_owned(),
+            owner: None,
+            issuer: "https://as.test".to_owned(),
+            endpoint: endpoint.to_owned(),
+            client_id: Some("g".to_owned()),
+            auth_method: Some("private_key_jwt".to_owned()),
+            token: Some(Secret::new("t")),
+            hint: "refresh_token".to_owned(),
+        }
+    }
+
+    /// The server of `record`, as its metadata names the algorithms of assertions.
+    fn server(record: &RevocationRecord, listed: &str) -> ServerMetadata {
+        let endpoint = Url::parse(&record.endpoint).unwrap();
+        let mut server = ServerMetadata::remembered(&record.issuer, endpoint, None);
+        server.assertion_algorithms = Some(vec![listed.to_owned()]);
+        server
+    }
+
+    #[tokio::test]
+    async fn assertion_of_a_revocation_is_signed_as_the_metadata_says() {
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let keys = format!(
+            "client_id = \"g\"\nprivate_key = \"\"\"\n{}\"\"\"\n[egress]\nallow = [\"127.0.0.1\"]",
+            pair.serialize_pem()
+        );
+        for (listed, is_asked) in [("ES256", true), ("PS256", false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let account = account_with(&dir, &keys).await;
+            // Nothing listens there: what is sent is to be sent again.
+            let record = record("http://127.0.0.1:1/revoke");
+            account.believe(DiscoveredServer {
+                server: server(&record, listed),
+                resource: "https://up.test/mcp".to_owned(),
+                scopes: Vec::new(),
+            });
+            let told = tell(&account, &record).await;
+            let is_later = matches!(told, RevocationOutcome::Later(_));
+            let is_never = matches!(told, RevocationOutcome::Never);
+            assert_eq!((is_later, is_never), (is_asked, !is_asked), "{listed}");
+        }
+    }
+
     #[test]
     fn assertion_is_signed_as_the_server_takes_it() {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = ClientKey::PrivateKey(Secret::new(key.serialize_pem()));
         let proof = ClientProof::new(&key).unwrap();
-        let record = RevocationRecord {
-            upstream: "up".to_owned(),
-            owner: None,
-            issuer: "https://as.test".to_owned(),
-            endpoint: "https://as.test/revoke".to_owned(),
-            client_id: Some("g".to_owned()),
-            auth_method: Some("private_key_jwt".to_owned()),
-            token: Some(Secret::new("t")),
-            hint: "refresh_token".to_owned(),
-        };
+        let record = record("https://as.test/revoke");
         for (listed, is_sent) in [("ES256", true), ("PS256", false)] {
-            let endpoint = Url::parse(&record.endpoint).unwrap();
-            let mut server = ServerMetadata::remembered(&record.issuer, endpoint, None);
-            server.assertion_algorithms = Some(vec![listed.to_owned()]);
             let client = RequestingClient {
-                server: &server,
+                server: &server(&record, listed),
                 client_id: "g",
                 proof: &proof,
                 trusted: None,
