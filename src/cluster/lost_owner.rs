@@ -204,11 +204,23 @@ impl LostOwners {
         let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
             return Ok(None);
         };
-        match timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await {
-            Ok(Ok(said)) => Ok((said.node == record.node).then_some(said)),
-            Ok(Err(failure)) if failure.is_own() => Err(failure),
-            Ok(Err(_)) | Err(_) => Ok(None),
-        }
+        let answer = timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await;
+        word_in(answer.ok(), record.node)
+    }
+}
+
+/// The greeting of the replica `node` in what came from its address; `None` for silence.
+///
+/// # Errors
+/// It was not asked.
+fn word_in(
+    answer: Option<Result<ReplicaGreeting, GreetingFailure>>,
+    node: u32,
+) -> Result<Option<ReplicaGreeting>, GreetingFailure> {
+    match answer {
+        Some(Ok(said)) => Ok((said.node == node).then_some(said)),
+        Some(Err(failure)) if failure.is_own() => Err(failure),
+        Some(Err(_)) | None => Ok(None),
     }
 }
 
@@ -232,16 +244,25 @@ mod tests {
     use super::*;
     use crate::cluster::failure::ForwardFailure;
 
-    #[test]
-    fn replica_lives_while_it_serves_its_sessions_and_answers_until_it_has_left() {
-        let said = |lease_ms, serves_ms| ReplicaGreeting {
+    /// What the replica with the number 1 says.
+    fn said(lease_ms: u64, serves_ms: u64) -> ReplicaGreeting {
+        ReplicaGreeting {
             node: 1,
             version: "1".to_owned(),
             lease_ms,
             adopts_after_ms: 0,
             serves_ms,
             leaves: false,
-        };
+        }
+    }
+
+    fn unanswered(error: Errno) -> GreetingFailure {
+        let error = io::Error::from_raw_os_error(error.raw_os_error());
+        GreetingFailure::Unanswered(ForwardFailure::Unreachable(error))
+    }
+
+    #[test]
+    fn replica_lives_while_it_serves_its_sessions_and_answers_until_it_has_left() {
         assert!(lives(&said(1, 0)) && lives(&said(0, 1)));
         assert!(!lives(&said(0, 0)), "it is fenced");
         assert!(breaks_off(None) && breaks_off(Some(&said(0, 0))));
@@ -255,12 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn silence_and_other_answers_are_no_word_of_a_replica() {
+        let refused = Err(unanswered(Errno::CONNREFUSED));
+        let strange = Err(GreetingFailure::Unreadable);
+        for answer in [None, Some(refused), Some(strange), Some(Ok(said(1, 1)))] {
+            assert_eq!(word_in(answer, 2).unwrap(), None);
+        }
+        assert_eq!(word_in(Some(Ok(said(1, 1))), 1).unwrap(), Some(said(1, 1)));
+    }
+
+    #[test]
     fn lack_of_descriptors_here_says_nothing_of_a_replica() {
-        let unanswered = |error: Errno| {
-            let error = io::Error::from_raw_os_error(error.raw_os_error());
-            GreetingFailure::Unanswered(ForwardFailure::Unreachable(error))
-        };
         assert!(unanswered(Errno::MFILE).is_own());
         assert!(!unanswered(Errno::CONNREFUSED).is_own());
+        let own = word_in(Some(Err(unanswered(Errno::MFILE))), 1);
+        assert!(own.is_err(), "it may live");
     }
 }
