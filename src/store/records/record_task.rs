@@ -65,8 +65,7 @@ impl<'a> RecordTask<'a> {
         loop {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + period;
-                self.writer.list_renewals();
-                self.forget_dropped();
+                self.look();
             }
             if self.calls.begin_round() {
                 let due = self.failed.take_due();
@@ -86,9 +85,11 @@ impl<'a> RecordTask<'a> {
         }
     }
 
-    /// Forgets failures of ends that are not to be told any more: another session has the key, or too many waited.
-    fn forget_dropped(&mut self) {
+    /// Lists records that are due for renewal, and forgets failures of ends that are not to be told any more: another
+    /// session has the key, or too many waited.
+    fn look(&mut self) {
         let writer = self.writer;
+        writer.list_renewals();
         self.failing.retain(|key| match key {
             RecordKey::Live(_) => true,
             RecordKey::Ended(session) => writer.is_untold(session),
@@ -373,10 +374,10 @@ mod tests {
         writer.end(SESSION, FIRST, true);
         let ended = writer.next_ended().unwrap();
         task.settle(RecordWork::End(ended), &[Err(RedisFailure::Silent)]);
-        task.forget_dropped();
+        task.look();
         assert_eq!(task.failing.len(), 1, "it is tried again");
         writer.track(SESSION, Arc::new(Source(AGAIN)));
-        task.forget_dropped();
+        task.look();
         assert!(task.failing.is_empty());
     }
 }
