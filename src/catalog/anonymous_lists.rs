@@ -94,6 +94,13 @@ impl FoundLists {
     }
 }
 
+/// When an upstream of which this was found is asked again: once it is not fresh any more. Where nothing is, the upstream is
+/// being asked, or was not reached in time.
+fn next_look(found: Option<&FoundLists>) -> Instant {
+    let fresh = found.filter(|found| found.is_fresh());
+    fresh.map_or_else(|| Instant::now() + AFTER_FAILURE, |fresh| fresh.until)
+}
+
 fn found_now(lists: Vec<(ListKind, KeptList)>) -> Vec<FoundList> {
     let at = Instant::now();
     let lists = lists.into_iter();
@@ -175,9 +182,7 @@ impl AnonymousLists {
     /// Asks the upstream again, as long as sessions wait for its answer.
     async fn look_again(self: &Arc<Self>, upstream: &Arc<str>) {
         loop {
-            let soonest = Instant::now() + AFTER_FAILURE;
-            let due = self.found.get(upstream).map(|found| found.until);
-            sleep_until(due.map_or(soonest, |due| due.max(soonest))).await;
+            sleep_until(next_look(self.found.get(upstream).as_ref())).await;
             if !self.unanswered.is_waited_for(upstream) {
                 return;
             }
@@ -280,6 +285,17 @@ mod tests {
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
         let answered = FoundLists::answered(Vec::new());
         assert_eq!((answered.until - now, answered.failures), (BELIEVED, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn upstream_is_asked_again_as_soon_as_a_failure_is_over() {
+        let failed = FoundLists::failed(Vec::new(), None);
+        tokio::time::advance(AFTER_FAILURE / 5).await;
+        assert_eq!(next_look(Some(&failed)), failed.until);
+        tokio::time::advance(AFTER_FAILURE).await;
+        for found in [Some(&failed), None] {
+            assert_eq!(next_look(found), Instant::now() + AFTER_FAILURE);
+        }
     }
 
     #[tokio::test]

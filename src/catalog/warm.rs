@@ -159,15 +159,17 @@ async fn each_list<'a>(
 ) -> Result<Vec<(ListKind, UpstreamList)>, Fault> {
     let mut parts = Vec::new();
     for kind in ListKind::ALL {
-        let listed = timeout_at(by, list_one(kind)).await;
-        match listed.unwrap_or_else(|_| Err(late())) {
+        let listed = if Instant::now() < by {
+            let listed = timeout_at(by, list_one(kind)).await;
+            listed.unwrap_or_else(|_| Err(late()))
+        } else {
+            Err(late())
+        };
+        match listed {
             Ok(part) if part.pages.is_empty() => {}
             Ok(part) => parts.push((kind, part)),
             Err(fault) if may_miss(kind, &fault) => {}
             Err(fault) => return Err(fault),
-        }
-        if Instant::now() >= by {
-            break;
         }
     }
     Ok(parts)
@@ -217,6 +219,7 @@ mod tests {
         let kinds = parts.map(|parts| parts.iter().map(|(kind, _)| *kind).collect::<Vec<_>>());
         assert_eq!(kinds.unwrap(), [ListKind::Tools]);
         assert_eq!(begun.elapsed(), limit);
+        assert_eq!(missed.lock().unwrap().len(), ListKind::ALL.len() - 1);
         assert!(missed.lock().unwrap()[0].1 == FaultKind::UpstreamTimeout);
         let again = Instant::now() + limit;
         let fault = each_list(again, &list_one, (&|_, _| false, &late)).await;

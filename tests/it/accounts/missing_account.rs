@@ -378,6 +378,10 @@ async fn session_is_told_when_an_upstream_that_was_down_lists() {
     assert_eq!(session.tools().await, ["connect_up"]);
     lists_to_all(&world);
     // Neither this client nor another lists meanwhile.
+    eventually("the upstream is asked again", async || {
+        (world.upstream.count("tools/list") > 0).then_some(())
+    })
+    .await;
     is_told(&mut listening, "notifications/tools/list_changed").await;
     let tools = session.tools().await;
     assert!(tools.contains(&"echo".to_owned()), "{tools:?}");
