@@ -56,6 +56,14 @@ impl<W> FailedWork<W> {
         std::mem::take(&mut self.work)
     }
 
+    /// Drops the pieces that `is_wanted` does not want any more.
+    pub(super) fn retain(&mut self, is_wanted: impl FnMut(&W) -> bool) {
+        self.work.retain(is_wanted);
+        if self.work.is_empty() {
+            self.due = None;
+        }
+    }
+
     /// Waits until pieces are due; for ever without any.
     ///
     /// # Cancel safety

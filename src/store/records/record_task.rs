@@ -85,15 +85,17 @@ impl<'a> RecordTask<'a> {
         }
     }
 
-    /// Lists records that are due for renewal, and forgets failures of ends that are not to be told any more: another
-    /// session has the key, or too many waited.
+    /// Lists records that are due for renewal, and forgets failures of sessions that are not kept any more, and of ends that
+    /// are not to be told any more: another session has the key, or too many waited.
     fn look(&mut self) {
         let writer = self.writer;
         writer.list_renewals();
         self.failing.retain(|key| match key {
-            RecordKey::Live(_) => true,
+            RecordKey::Live(session) => writer.tracked.contains_key(session),
             RecordKey::Ended(session) => writer.is_untold(session),
         });
+        let failing = &self.failing;
+        self.failed.retain(|key| failing.contains(key));
     }
 
     fn list_again(&self, keys: impl IntoIterator<Item = RecordKey>) {
@@ -379,5 +381,21 @@ mod tests {
         writer.track(SESSION, Arc::new(Source(AGAIN)));
         task.look();
         assert!(task.failing.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_renewal_of_a_session_that_is_not_kept_is_forgotten() {
+        let (_store, writer, _fenced) = writer();
+        let mut task = RecordTask::new(&writer);
+        let source: Arc<dyn RecordSource> = Arc::new(Source(FIRST));
+        writer.track(SESSION, Arc::clone(&source));
+        let renewal = RecordWork::Renew(SESSION, source);
+        task.settle(renewal, &[Err(RedisFailure::Silent)]);
+        task.look();
+        assert_eq!(task.failing.len(), 1, "it is tried again");
+        writer.leave(SESSION);
+        task.look();
+        assert!(task.failing.is_empty());
+        assert!(task.failed.take_all().is_empty());
     }
 }

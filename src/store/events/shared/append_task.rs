@@ -22,6 +22,9 @@ static FORGET: Script = Script::new("events_forget", include_str!("forget.lua"))
 /// Bytes of one round, beyond which no further session is added.
 const BYTES: usize = 1 << 20;
 
+/// Failing sessions beyond which those that have ended are looked for.
+const MANY_FAILING: usize = 1024;
+
 /// The task that writes for an [`EventWriter`].
 pub(super) struct AppendTask<'a> {
     writer: &'a EventWriter,
@@ -263,10 +266,22 @@ impl<'a> AppendTask<'a> {
         }
         self.failing.insert(session);
         self.failed.add(session);
+        let count = self.failing.len();
+        if count > MANY_FAILING && count > 2 * self.writer.session_count() {
+            self.forget_ended();
+        }
         if !self.writer.store.is_reachable() {
             // No reader is to wait for a call that ends without an answer.
             self.writer.wake_all();
         }
+    }
+
+    /// Forgets failures of sessions that have ended: many come and go while the store is away.
+    fn forget_ended(&mut self) {
+        let writer = self.writer;
+        self.failing.retain(|session| writer.owns(*session));
+        let failing = &self.failing;
+        self.failed.retain(|session| failing.contains(session));
     }
 
     /// The store took what it was told of the session: others that failed are tried now.
@@ -398,5 +413,18 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let durability = writer.poll_durable(AT, 1, &mut cx);
         assert_eq!(durability, Poll::Ready(Durability::Unlogged));
+    }
+
+    #[tokio::test]
+    async fn failures_of_sessions_that_have_ended_are_forgotten() {
+        let writer = writer(1 << 20);
+        writer.enqueue(AT, 1, 1);
+        let mut task = AppendTask::new(&writer);
+        task.fails(AT.session);
+        for ended in 0..1024_u128 {
+            task.fails(ended.to_be_bytes());
+        }
+        assert_eq!(task.failing.len(), 1);
+        assert_eq!(task.failed.take_all(), [AT.session]);
     }
 }

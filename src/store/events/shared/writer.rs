@@ -109,6 +109,11 @@ impl EventWriter {
         self.queues.iter().map(|entry| *entry.key()).collect()
     }
 
+    /// How many these are.
+    pub(super) fn session_count(&self) -> usize {
+        self.queues.len()
+    }
+
     /// Enqueues events that the local log has just taken.
     pub(super) fn enqueue(&self, at: StreamKey, first: u64, newest: u64) {
         let queue = self.queue_or_new(at.session);
