@@ -1,6 +1,7 @@
 //! Hints for a command line that cannot be read, where clap has none: how the configuration is named.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -26,7 +27,7 @@ pub(super) fn add_hint(refusal: &mut clap::Error, args: &[OsString]) {
             file => format!("to name the configuration, use '--config {file}'"),
         },
         ErrorKind::InvalidSubcommand => match text(refusal, ContextKind::InvalidSubcommand) {
-            file if file.ends_with(".toml") => {
+            file if Path::new(file).extension().is_some_and(|end| end == "toml") => {
                 format!("to run the gateway with a file, use 'serve --config {file}'")
             }
             _ => return,

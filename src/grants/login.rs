@@ -310,13 +310,11 @@ impl LoginClient {
         if lock(&self.late).is_some_and(|at| at.elapsed() < AFTER_DELAY) {
             return self.metadata.known();
         }
-        match timeout(SHOWN_WITHIN, self.server()).await {
-            Ok(server) => server.ok(),
-            Err(_) => {
-                *lock(&self.late) = Some(Instant::now());
-                None
-            }
+        let found = timeout(SHOWN_WITHIN, self.server()).await;
+        if found.is_err() {
+            *lock(&self.late) = Some(Instant::now());
         }
+        found.ok()?.ok()
     }
 
     /// The issuer's metadata, fetched where it is not cached.

@@ -51,7 +51,7 @@ impl StreamCursor {
     }
 
     /// Whether the event read last, the reply of a POST stream, shows that the upstream stores no events: it has the id
-    /// of the session (the Java SDK over servlets), or none behind messages with ids of the Java SDK (over WebFlux). A
+    /// of the session (the Java SDK over servlets), or none behind messages with ids of the Java SDK (over `WebFlux`). A
     /// store names the reply like the messages before, and gives no id twice. Spec: MCP 2025-11-25, Streamable HTTP,
     /// Resumability and Redelivery.
     pub(super) fn is_of_no_store(&self, session: Option<&HeaderValue>) -> bool {
