@@ -60,10 +60,10 @@ pub(super) fn log_passed_over(contents: &str, directory: &Path, refused: &str, i
 }
 
 /// Tries while the last holder's guardian is still at work.
-const TRIES: u32 = 100;
+const TRIES: u32 = 1_000;
 
 /// Between two of them.
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// Takes the lock in `file`; `None` when another gateway holds it.
 fn lock_file(file: &Path) -> io::Result<Option<File>> {
