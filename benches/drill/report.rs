@@ -264,7 +264,8 @@ upstream each time (`lists.fresh = \"0s\"`); nginx and the bare proxy ask it in 
 Instructions are those of user mode, counted by callgrind where valgrind is installed; they repeat within 2 % on a busy
 machine. A row fails where the gateway takes over 3 % more than `benches/instructions.toml` records, as in `make instructions`.
 In the row with an account each caller has an account at the upstream, whose token is sent with the call. The start with 10,000
-accounts is held against the start of the same gateway with an empty database.
+accounts is held against the start of the same gateway with an empty database. A start within some 25 ms of the end of a killed
+gateway takes up to that much longer: it waits until that gateway's guardian has looked for left children.
 In the rows with Redis the gateway is a replica (`[cluster]`) with a Redis of its own (Debian's, not counted): events of streams
 get their ids from it, JSON calls do not wait for it. In the row that is passed on all calls reach a second replica, which
 forwards them to the owner of the session; the cost is that of both. In the table of one, two and three replicas each gets an equal
