@@ -157,7 +157,11 @@ impl GetStream {
                     };
                     if none == NoGetStream::Spent {
                         single_streams.note();
-                        let look = move || own.upgrade().is_some_and(|it| it.may_have_missed());
+                        let mut is_told = false;
+                        let look = move || {
+                            let this = own.upgrade();
+                            this.is_some_and(|this| this.may_have_missed(&mut is_told))
+                        };
                         return look_for_changes(look, stop).await;
                     }
                     let forgotten = own.upgrade().and_then(|this| this.open_connection());
@@ -232,29 +236,38 @@ impl GetStream {
     }
 
     /// Notes that no stream announces changes any more, where a client listens. Returns whether the connection is open.
-    pub(super) fn may_have_missed(&self) -> bool {
+    /// Followed resources are announced once, which sets `is_told`: they are not compared, and clients read them again.
+    pub(super) fn may_have_missed(&self, is_told: &mut bool) -> bool {
         let is_open = self.open_connection().is_some();
         if is_open && self.is_wanted.load(Ordering::Relaxed) {
-            self.hears(true);
+            self.hears_of_lists(false);
+            if !std::mem::replace(is_told, true) {
+                self.announce_followed();
+            }
         }
         is_open
     }
 
     /// The stream is open. Change notices sent before, or since the last stream broke, were missed.
     fn hears(&self, again: bool) {
-        let lists = self.declared.announced();
-        if !lists.is_empty() {
-            let is_late = !again && self.is_late.load(Ordering::Relaxed);
-            self.settings
-                .intake
-                .heard(&self.settings.name, &lists, is_late);
+        self.hears_of_lists(!again && self.is_late.load(Ordering::Relaxed));
+        if again {
+            self.announce_followed();
         }
-        let state = self.state.get().filter(|_| again);
+    }
+
+    fn hears_of_lists(&self, is_late: bool) {
+        let (intake, lists) = (&self.settings.intake, self.declared.announced());
+        if !lists.is_empty() {
+            intake.heard(&self.settings.name, &lists, is_late);
+        }
+    }
+
+    fn announce_followed(&self) {
+        let (intake, state) = (&self.settings.intake, self.state.get());
         for uri in state.map(|state| state.followed.all()).unwrap_or_default() {
             let notice = Notice::resource_updated(&uri);
-            self.settings
-                .intake
-                .notice(&self.settings.name, notice, NoticeArrival::now(None));
+            intake.notice(&self.settings.name, notice, NoticeArrival::now(None));
         }
     }
 

@@ -6,18 +6,22 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks. Each costs a request for every list that a listening client was given.
+use crate::sync::backoff::Backoff;
+
+/// Least time between two looks. Each costs a request for every list that a listening client was given.
 const LOOK_EVERY: Duration = Duration::from_mins(5);
 
-/// Looks for changes that no stream announces any more: at once, then every [`LOOK_EVERY`], until `look` says that the
-/// connection is over, or `stop` is cancelled.
+/// Looks for changes that no stream announces any more: at once, then after [`LOOK_EVERY`] or up to a quarter more, as a
+/// proxy cuts the streams of many sessions together. Ends when `look` says that the connection is over, or `stop` is
+/// cancelled.
 ///
 /// # Cancel safety
 /// Safe.
 pub(super) async fn look_for_changes(mut look: impl FnMut() -> bool, stop: CancellationToken) {
+    let mut pauses = Backoff::with_jitter(LOOK_EVERY, LOOK_EVERY, 1.0..1.25);
     while look() {
         tokio::select! {
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(pauses.next_pause()) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -42,14 +46,19 @@ mod tests {
     use crate::upstream::carrier::{LinkSettings, fixture};
     use crate::upstream::link::legacy::connection::LegacyConnection;
     use crate::upstream::link::legacy::wire::LegacyWire;
+    use crate::upstream::link::session_state::SessionState;
 
-    /// A session, and how often its lists were looked at.
+    /// A session: how often its lists were looked at, and its resources announced.
     #[derive(Debug, Default)]
-    struct Looks(AtomicUsize);
+    struct Looks {
+        lists: AtomicUsize,
+        resources: AtomicUsize,
+    }
 
     impl Looks {
-        fn count(&self) -> usize {
-            self.0.load(Ordering::Relaxed)
+        fn counts(&self) -> (usize, usize) {
+            let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+            (count(&self.lists), count(&self.resources))
         }
     }
 
@@ -58,10 +67,12 @@ mod tests {
 
         fn heard(&self, _: &Arc<str>, lists: &[&'static str], is_late: bool) {
             assert_eq!((lists, is_late), (&["tools"][..], false));
-            self.0.fetch_add(1, Ordering::Relaxed);
+            self.lists.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn notice(&self, _: &Arc<str>, _: Notice, _: NoticeArrival) {}
+        fn notice(&self, _: &Arc<str>, _: Notice, _: NoticeArrival) {
+            self.resources.fetch_add(1, Ordering::Relaxed);
+        }
 
         fn task_changed(&self, _: &Arc<str>, _: &Message, _: Option<u64>) {}
 
@@ -82,17 +93,22 @@ mod tests {
         let declared = declared(Revision::V2025_11_25, r#"{"tools":{"listChanged":true}}"#);
         let connection = LegacyConnection::new(&settings, LegacyWire::Http(http), declared);
         let get_stream = connection.get_stream.clone().expect("one over HTTP");
+        let state = SessionState::default();
+        state.followed.insert("file:///a".to_owned());
+        get_stream.follow(&state);
         let stop = CancellationToken::new();
-        let may_have_missed = || get_stream.may_have_missed();
+        let mut is_told = false;
+        let may_have_missed = || get_stream.may_have_missed(&mut is_told);
         let mut looking = pin!(look_for_changes(may_have_missed, stop));
         let mut look = async |time| timeout(time, &mut looking).await.is_ok();
         assert!(!look(LOOK_EVERY / 2).await);
-        assert_eq!(looks.count(), 0, "nobody listens");
+        assert_eq!(looks.counts(), (0, 0), "nobody listens");
         get_stream.is_wanted.store(true, Ordering::Relaxed);
-        assert!(!look(LOOK_EVERY * 3).await);
-        assert_eq!(looks.count(), 3);
+        // Time for two looks, not for three, with the longest pauses and the shortest ones.
+        assert!(!look(LOOK_EVERY * 9 / 4).await);
+        assert_eq!(looks.counts(), (2, 1), "no resource is announced twice");
         connection.forget();
-        assert!(look(LOOK_EVERY).await, "the session is over");
-        assert_eq!(looks.count(), 3);
+        assert!(look(LOOK_EVERY * 2).await, "the session is over");
+        assert_eq!(looks.counts(), (2, 1));
     }
 }
