@@ -32,7 +32,7 @@ async fn stream_allowed_once_costs_no_session() {
 #[tokio::test]
 async fn stream_allowed_once_is_kept_when_no_client_listens() {
     let up = Upstream::start(|what, before| match (what, before) {
-        ("GET", 0) => Does::Events(vec![(0, ": hello\n\n")], None),
+        ("GET", 0) => Does::Events(vec![(0, ": hello\n\n"), (1000, "")], None),
         ("GET", 2) => Does::Events(vec![(0, ": hello\n\n"), (600_000, "")], None),
         ("GET", _) => Does::Status(400, ONCE),
         _ => Does::Usual,
@@ -40,12 +40,13 @@ async fn stream_allowed_once_is_kept_when_no_client_listens() {
     .await;
     let gw = up.behind(LEGACY).await;
     let first = gw.anonymous().open("/mcp/up").await;
-    let stream = first.listen().await;
-    eventually("it is asked for again", async || {
-        (up.count("GET") == 2).then_some(())
-    })
-    .await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut stream = first.listen().await;
+    let followed = json!({"uri": "file:///a"});
+    let subscribed = first.request("resources/subscribe", followed).await;
+    assert_eq!(subscribed, Ok(json!({})));
+    // Its stream has ended, and no other one opens: the resource may have changed meanwhile.
+    stream.until("notifications/resources/updated").await;
+    assert_eq!(up.count("GET"), 2);
     drop(stream);
     let second = gw.anonymous().open("/mcp/up").await;
     for _ in 0..3 {
