@@ -415,6 +415,22 @@ mod tests {
         assert_eq!(durability, Poll::Ready(Durability::Unlogged));
     }
 
+    #[test]
+    fn first_events_of_an_entry_that_are_evicted_then_are_not_told_durable() {
+        let writer = writer(1500);
+        for seq in 1..=2 {
+            // There is room for one of them.
+            let mut events = [LoggedEvent::of("x".repeat(1000).into())];
+            writer.local.append(AT, &mut events);
+            writer.enqueue(AT, seq, seq);
+        }
+        writer.enqueue_all(AT.session);
+        let mut cx = Context::from_waker(Waker::noop());
+        let durability = writer.poll_durable(AT, 1, &mut cx);
+        assert_eq!(durability, Poll::Ready(Durability::Unlogged));
+        assert!(writer.poll_durable(AT, 2, &mut cx).is_pending());
+    }
+
     #[tokio::test]
     async fn failures_of_sessions_that_have_ended_are_forgotten() {
         let writer = writer(1 << 20);

@@ -188,6 +188,13 @@ impl SessionQueue {
         waiting.any(|entry| entry.stream == stream && entry.first <= seq)
     }
 
+    /// Position of the first event of a stream that waits.
+    pub(super) fn first_waiting(&self, stream: u32) -> Option<u64> {
+        let mut waiting = self.waiting.iter();
+        let oldest = waiting.find(|entry| entry.stream == stream);
+        oldest.map(|entry| entry.first)
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_written(&self) -> bool {
         self.waiting.is_empty()

@@ -147,9 +147,11 @@ impl EventWriter {
             COUNTERS.events_unlogged.add(lost);
         }
         for entry in waited {
-            // Evicted here before it was sent.
-            if !queue.has_waiting(entry.stream, entry.newest) {
-                queue.given_up.add(entry.stream, entry.newest);
+            // Evicted here before it was sent, as a whole or up to the first event that waits again.
+            let kept = queue.first_waiting(entry.stream).unwrap_or(u64::MAX);
+            let kept = kept.min(entry.newest + 1);
+            if kept > entry.first {
+                queue.given_up.add(entry.stream, kept - 1);
             }
         }
     }
