@@ -6,9 +6,12 @@ use moka::sync::Cache;
 
 use crate::vault::{GrantKey, PendingRecord};
 
-/// Principals whose last attempt is remembered.
-const MAX_ATTEMPTS: u64 = 10_000;
-/// For how long.
+/// Bytes of the attempts that are remembered. A hostile upstream names 4 KiB of scopes, of a few letters each.
+const MAX_BYTES: u64 = 8 << 20;
+/// What an attempt counts beside its texts, in bytes, and what each of its scopes does.
+const ATTEMPT_BYTES: usize = 256;
+const SCOPE_BYTES: usize = 48;
+/// How long an attempt is remembered.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
 /// The scopes that an authorization asked for, and as which client.
@@ -29,13 +32,21 @@ impl From<&PendingRecord> for AskedScopes {
     }
 }
 
+/// What an attempt counts in the cache, bytes.
+fn weight(_: &GrantKey, asked: &AskedScopes) -> u32 {
+    let scopes = asked.scopes.iter();
+    let scopes: usize = scopes.map(|scope| scope.len() + SCOPE_BYTES).sum();
+    let bytes = scopes + asked.issuer.len() + asked.client_id.len() + ATTEMPT_BYTES;
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
 /// The last attempt of each principal at one upstream, until the browser comes back.
 #[derive(Debug)]
 pub(super) struct UnfinishedAttempts(Cache<GrantKey, AskedScopes>);
 
 impl Default for UnfinishedAttempts {
     fn default() -> Self {
-        let attempts = Cache::builder().max_capacity(MAX_ATTEMPTS);
+        let attempts = Cache::builder().max_capacity(MAX_BYTES).weigher(weight);
         Self(attempts.time_to_live(REMEMBERED).build())
     }
 }
@@ -54,5 +65,27 @@ impl UnfinishedAttempts {
     /// Forgets the attempt of `key`, whose browser came back or whose end its person has told; returns it.
     pub(super) fn ended(&self, key: &GrantKey) -> Option<AskedScopes> {
         self.0.remove(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    #[test]
+    fn attempts_with_many_scopes_are_bounded_by_bytes() {
+        let attempts = UnfinishedAttempts::default();
+        let asked = AskedScopes {
+            issuer: "https://as.test".to_owned(),
+            client_id: "client".to_owned(),
+            scopes: vec!["a".to_owned(); 2048],
+        };
+        for number in 0..200 {
+            let key = GrantKey::new(Principal::anonymous().owner(), &format!("up{number}"));
+            attempts.begun(&key, asked.clone());
+        }
+        attempts.0.run_pending_tasks();
+        assert!((1..100).contains(&attempts.0.entry_count()));
     }
 }
