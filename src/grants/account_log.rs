@@ -38,8 +38,7 @@ impl AccountLog {
             tracing::info!(upstream = %self.upstream, "the account of an upstream can be used again");
         }
         self.cause.clear();
-        let missing = |granted: &&Vec<String>| asked.iter().any(|scope| !granted.contains(scope));
-        if let Some(granted) = granted.filter(missing)
+        if let Some(granted) = granted.filter(|granted| lacks(granted, asked))
             && self.lines.admit("scopes").is_some()
         {
             tracing::warn!(
@@ -81,5 +80,39 @@ impl AccountLog {
         if let Some(muted) = self.lines.admit(what) {
             tracing::warn!(upstream = %self.upstream, status, remedy, muted, "an upstream refuses its account");
         }
+    }
+}
+
+/// Whether `granted` lacks one of the scopes `asked`. For a server that separates scopes by commas (Slack) several may be
+/// configured as one.
+fn lacks(granted: &[String], asked: &[String]) -> bool {
+    let has = |scope: &str| granted.iter().any(|one| one == scope);
+    asked
+        .iter()
+        .any(|scope| !has(scope) && !scope.split(',').all(has))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::all("a b", "b a c", false)]
+    #[case::one_less("a b", "a", true)]
+    #[case::separated_by_commas("a,b", "a b", false)]
+    #[case::comma_within("a,b", "a,b c", false)]
+    #[case::one_of_them_less("a,b", "a", true)]
+    fn granted_scopes_are_compared_one_by_one(
+        #[case] asked: &str,
+        #[case] granted: &str,
+        #[case] expected: bool,
+    ) {
+        let [granted, asked] = [granted, asked].map(|text| {
+            let words = text.split(' ').map(str::to_owned);
+            words.collect::<Vec<_>>()
+        });
+        assert_eq!(lacks(&granted, &asked), expected);
     }
 }
