@@ -93,7 +93,12 @@ impl ClientNotices {
     pub(crate) fn missed(&self, session: &Arc<Session>) {
         let is_pure = self.links.views.is_pure(&session.endpoint);
         for upstream in &session.endpoint.upstreams {
-            let known = self.links.presumed(session, upstream);
+            // An adopted session may be the first of this process that asks the upstream.
+            let inherited = session.adopted_link(upstream);
+            let inherited = inherited.and_then(|link| link.continuation);
+            let known = inherited
+                .map(|former| former.declared)
+                .or_else(|| self.links.presumed(session, upstream));
             let announces = |what: &str| known.as_ref().is_some_and(|known| known.announces(what));
             let told = LISTS.into_iter().filter(|what| !is_pure || announces(what));
             told.for_each(|what| self.links.tell_changed(session, upstream, what));

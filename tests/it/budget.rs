@@ -394,7 +394,8 @@ async fn message_with_too_many_members_is_refused_by_name() {
         members(100_000)
     );
     let refused = user.post_raw(body).await;
-    assert_eq!(refused.status(), 400);
+    // A client takes a 400 in a live session for the loss of the session.
+    assert_eq!(refused.status(), 200);
     let refused = refused.json().await;
     assert_eq!(refused["id"], 9);
     let text = refused["error"]["message"].as_str().unwrap();

@@ -176,16 +176,16 @@ async fn refused_response_is_answered_without_its_id() {
     let response = json!({"jsonrpc": "2.0", "id": 55, "result": {}});
     let unreadable = json!({"jsonrpc": "2.0", "id": 55, "result": {}, "error": {}});
     let unknown = ("mcp-session-id", "unknown");
-    for (headers, message, status) in [
-        (&[HEADER][..], &response, 400),
-        (&[unknown], &response, 404),
-        (&[], &response, 400),
-        (&[unknown], &unreadable, 400),
+    for (headers, message, status, code) in [
+        (&[HEADER][..], &response, 400, -32600),
+        (&[unknown], &response, 404, -32001),
+        (&[], &response, 400, -32600),
+        (&[unknown], &unreadable, 400, -32600),
     ] {
         let answer = user.post_as(headers, message).await;
         assert_eq!(answer.status(), status, "{headers:?}");
         let body = answer.json().await;
-        assert_eq!(body["error"]["code"], -32600, "{body}");
+        assert_eq!(body["error"]["code"], code, "{body}");
         assert!(body["id"].is_null(), "{body}");
     }
     gw.stop().await;

@@ -28,41 +28,6 @@ async fn stream_allowed_once_costs_no_session() {
     gw.stop().await;
 }
 
-// Once a session has found that out, the streams of later sessions are kept: closed, they could not be opened again.
-#[tokio::test]
-async fn stream_allowed_once_is_kept_when_no_client_listens() {
-    let up = Upstream::start(|what, before| match (what, before) {
-        ("GET", 0) => Does::Events(vec![(0, ": hello\n\n"), (1000, "")], None),
-        ("GET", 2) => Does::Events(vec![(0, ": hello\n\n"), (600_000, "")], None),
-        ("GET", _) => Does::Status(400, ONCE),
-        _ => Does::Usual,
-    })
-    .await;
-    let gw = up.behind(LEGACY).await;
-    let first = gw.anonymous().open("/mcp/up").await;
-    let mut stream = first.listen().await;
-    let followed = json!({"uri": "file:///a"});
-    let subscribed = first.request("resources/subscribe", followed).await;
-    assert_eq!(subscribed, Ok(json!({})));
-    // Its stream has ended, and no other one opens: the resource may have changed meanwhile.
-    stream.until("notifications/resources/updated").await;
-    assert_eq!(up.count("GET"), 2);
-    drop(stream);
-    let second = gw.anonymous().open("/mcp/up").await;
-    for _ in 0..3 {
-        let stream = second.listen().await;
-        eventually("the stream of the session", async || {
-            (up.count("GET") == 3).then_some(())
-        })
-        .await;
-        drop(stream);
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-    assert!(outcome(&second, "next").await.contains("done"));
-    assert_eq!(up.count("GET"), 3);
-    gw.stop().await;
-}
-
 // Spec: SPEC U-10. The Java SDK gives ids to its events and stores none: a resumed stream stays open without any.
 #[tokio::test]
 async fn stream_of_the_java_sdk_is_not_resumed() {

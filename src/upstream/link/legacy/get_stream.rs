@@ -406,3 +406,36 @@ async fn close_after_calls(get_stream: Weak<GetStream>) {
         wait = this.left().max(SHORTEST_WAIT);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::samples::declared;
+    use crate::protocol::Revision;
+    use crate::upstream::carrier::fixture;
+    use crate::upstream::carrier::http::http_session::HttpSession;
+    use crate::upstream::link::legacy::connection::LegacyConnection;
+    use crate::upstream::link::legacy::wire::LegacyWire;
+
+    #[tokio::test]
+    async fn stream_that_opens_once_is_kept_when_no_client_listens() {
+        for is_single in [false, true] {
+            let (settings, client, bounds) = fixture::over_http();
+            let settings = Arc::new(settings);
+            let http = Arc::new(HttpSession::new("up".into(), client, bounds));
+            let declared = declared(Revision::V2025_11_25, r#"{"tools":{"listChanged":true}}"#);
+            let connection = LegacyConnection::new(&settings, LegacyWire::Http(http), declared);
+            let get_stream = connection.get_stream.clone().expect("one over HTTP");
+            get_stream.listen(true);
+            assert!(lock(&get_stream.listener).is_some());
+            if is_single {
+                settings.single_streams.note();
+            }
+            get_stream.listen(false);
+            assert_eq!(lock(&get_stream.listener).is_some(), is_single);
+            connection.forget();
+            get_stream.listen(false);
+            assert!(lock(&get_stream.listener).is_none(), "the session is over");
+        }
+    }
+}
