@@ -295,9 +295,17 @@ impl<'r> ConfigSection<'r> {
     }
 }
 
-/// Reads the fields of a struct in their order. A field with a doc comment is the key of its name: the comment is its
-/// meaning, the call the method of [`DeclaredKey`] for its type and default. A field without one is the call of a function.
-/// After `;` stand fields with values of any kind.
+/// Makes a struct from the keys of a table, in the order of its fields. A field with a doc comment is the key of its name:
+/// the comment is its meaning, the call the method of [`DeclaredKey`] for its type and default, so that
+///
+/// ```text
+/// /// How long a session lasts.
+/// idle: duration("30m"),
+/// ```
+///
+/// stands for `idle: s.key("idle", "How long a session lasts.").duration("30m")`. A field without a doc comment is the call
+/// of a function, and reads what needs more than one expression. After `;` stand fields with values of any kind, as in any
+/// struct.
 macro_rules! read_keys {
     ($section:ident => $type:ident {
         $(
