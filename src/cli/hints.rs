@@ -23,11 +23,11 @@ pub(super) fn add_hint(refusal: &mut clap::Error, args: &[OsString]) {
             }
             _ if is_named => return,
             "-c" => "the configuration is named by '--config FILE'".into(),
-            option if option.starts_with('-') => return,
-            file => format!("to name the configuration, use '--config {file}'"),
+            file if is_toml(file) => format!("to name the configuration, use '--config {file}'"),
+            _ => return,
         },
         ErrorKind::InvalidSubcommand => match text(refusal, ContextKind::InvalidSubcommand) {
-            file if Path::new(file).extension().is_some_and(|end| end == "toml") => {
+            file if is_toml(file) => {
                 format!("to run the gateway with a file, use 'serve --config {file}'")
             }
             _ => return,
@@ -51,6 +51,11 @@ pub(super) fn add_hint(refusal: &mut clap::Error, args: &[OsString]) {
         ContextKind::Suggested,
         ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
     );
+}
+
+/// Whether a word can be meant as the configuration: `alice` in `vault list alice` is not.
+fn is_toml(word: &str) -> bool {
+    Path::new(word).extension().is_some_and(|end| end == "toml")
 }
 
 /// What clap says of `kind`; empty where it says nothing.
@@ -105,6 +110,7 @@ mod tests {
             "drawbridge check --config",
             "drawbridge check --frobnicate",
             "drawbridge frobnicate",
+            "drawbridge vault list alice",
         ] {
             let said = refused(line);
             assert!(!said.contains("tip: "), "{line}: {said}");
