@@ -193,8 +193,10 @@ impl Database {
         let closed = async {
             match &self.engine {
                 Engine::Sqlite { writer, readers } => {
+                    // The call refuses new writers at once; the writer ends last, as readers cannot remove the `-wal`.
+                    let last = writer.close();
                     readers.close().await;
-                    writer.close().await;
+                    last.await;
                 }
                 Engine::Postgres(pool) => pool.close().await,
             }
@@ -258,4 +260,22 @@ async fn takes_writes(connection: &mut PgConnection) -> Result<bool, sqlx::Error
     let answer = tokio::time::timeout(PATIENCE, asked).await;
     let row = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     Ok(row.try_get::<&str, _>(0)? != "on")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn close_refuses_writers_while_a_reader_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = DatabasePlace::Sqlite(dir.path().join("a.db"));
+        let database = Database::open(&place).await.unwrap();
+        let Engine::Sqlite { writer, readers } = &database.engine else {
+            panic!("a file");
+        };
+        let _busy = readers.acquire().await.unwrap();
+        database.close().await;
+        assert!(writer.is_closed());
+    }
 }
