@@ -82,10 +82,10 @@ impl DurableError {
             Self::Open { remedy, .. } => *remedy,
             Self::KeyFile { error, .. } => match error.kind() {
                 io::ErrorKind::InvalidData => Some(
-                    "bring its backup back; without one, move the file away: users connect their accounts again",
+                    "restore its backup; without one, move the file away: users connect their accounts again",
                 ),
                 io::ErrorKind::PermissionDenied => {
-                    Some("let the user that the gateway runs as own the file")
+                    Some("run this as the user of the gateway, who must own the file")
                 }
                 _ => None,
             },

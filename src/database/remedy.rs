@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteError;
 
 use super::DatabaseError;
 
-const WRITABLE: &str =
-    "let the user that the gateway runs as own the file, and write in its directory";
+const WRITABLE: &str = "run this as the user of the gateway, who must own the file and be able to write in its \
+                        directory";
 
 impl DatabaseError {
     /// What helps where the database is an `SQLite` file; `None` where the text says it, or nothing is known.
@@ -29,8 +29,8 @@ impl DatabaseError {
                 8 | 14 => Some(WRITABLE),
                 // SQLITE_CORRUPT, SQLITE_NOTADB
                 11 | 26 => Some(
-                    "bring a backup back; without one, move the file away with its -wal and -shm: users connect their \
-                     accounts again",
+                    "restore a backup; without one, move the file away with its -wal and -shm: users connect their accounts \
+                     again",
                 ),
                 // SQLITE_FULL
                 13 => Some("make room on its file system"),
@@ -76,7 +76,7 @@ mod tests {
         let error = Database::open(&DatabasePlace::Sqlite(path)).await;
         let error = error.expect_err("no database");
         let remedy = error.file_remedy().expect("a remedy");
-        assert!(remedy.contains("bring a backup back"), "{error}: {remedy}");
+        assert!(remedy.contains("restore a backup"), "{error}: {remedy}");
     }
 
     #[test]

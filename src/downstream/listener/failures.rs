@@ -48,11 +48,11 @@ impl ConnectionFailure {
         let has = |words: &[&str]| words.iter().any(|word| error.contains(*word));
         match self {
             // The first byte of a TLS record begins no method.
-            Self::BadHead if has(&["invalid HTTP method"]) => {
-                Some("if the client speaks TLS: write http:// there, or set `server.tls`")
-            }
+            Self::BadHead if has(&["invalid HTTP method"]) => Some(
+                "if the client or proxy speaks TLS: give it an http:// URL, or set `server.tls`",
+            ),
             Self::TlsHandshake if has(&["InvalidContentType"]) => {
-                Some("if the client speaks plain HTTP: write https:// there")
+                Some("if the client or proxy speaks plain HTTP: give it an https:// URL")
             }
             Self::TlsHandshake
                 if has(&[
@@ -63,8 +63,8 @@ impl ConnectionFailure {
                 ]) =>
             {
                 Some(
-                    "the client refuses the certificate: look at its end, its names and its chain, which openssl \
-                     s_client -showcerts shows",
+                    "the client refuses the certificate: look at its expiry, names and chain with \
+                     `openssl s_client -showcerts`",
                 )
             }
             _ => None,
@@ -169,7 +169,7 @@ mod tests {
     #[case(
         ConnectionFailure::TlsHandshake,
         "received fatal alert: UnknownCA",
-        "its chain"
+        "expiry"
     )]
     fn usual_failure_has_a_remedy(
         #[case] cause: ConnectionFailure,

@@ -240,11 +240,11 @@ async fn why_a_database_does_not_answer_is_said_once() {
 #[tokio::test]
 async fn damaged_files_say_what_to_do() {
     for (name, content, remedy) in [
-        ("vault.key", "short", "bring its backup back"),
+        ("vault.key", "short", "restore its backup"),
         (
             "drawbridge.db",
             &*"no database ".repeat(400),
-            "bring a backup back",
+            "restore a backup",
         ),
     ] {
         let machine = Machine::new("");
