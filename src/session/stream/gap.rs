@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{EventStream, StreamReader, StreamState};
 use crate::store::events::ReplayResult;
+use crate::telemetry::metrics::COUNTERS;
 
 /// How often the first event that is left is looked for: events of other streams may evict it meanwhile.
 const TRIES: usize = 4;
@@ -19,7 +20,9 @@ impl EventStream {
     /// A reader of the events that are left after `seq`, if some were evicted.
     #[must_use]
     pub fn resume_past_gap(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {
-        (0..TRIES).find_map(|_| self.resume_at_edge(seq))
+        let reader = (0..TRIES).find_map(|_| self.resume_at_edge(seq))?;
+        COUNTERS.streams_unresumable.add(1);
+        Some(reader)
     }
 
     fn resume_at_edge(self: &Arc<Self>, seq: u64) -> Option<StreamReader> {

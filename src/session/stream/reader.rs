@@ -112,10 +112,8 @@ impl EventStream {
         match self.replay(&state, seq, usize::MAX) {
             ReplayResult::Events(_) => {}
             ReplayResult::Evicted(events) => {
-                let Some(reply) = events.into_iter().find(|event| event.last) else {
-                    COUNTERS.streams_unresumable.add(1);
-                    return Err(NotKept);
-                };
+                let reply = events.into_iter().find(|event| event.last);
+                let reply = reply.ok_or(NotKept)?;
                 position = reply.seq;
                 taken.push(reply);
             }
