@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{GrantKey, Vault, digest_of};
+use super::{GrantKey, Vault, fixed_bytes};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::lock::lock;
@@ -74,7 +74,7 @@ impl Vault {
             if lock(&self.0.own).remove(&last) {
                 continue;
             }
-            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+            let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
             self.announce(&GrantKey::new(owner, &row.text(1)?));
         }
         self.0.seen.store(last, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::records::OpenedGrant;
-use super::{ConnectionState, GrantKey, Vault, digest_of, time_of};
+use super::{ConnectionState, GrantKey, Vault, fixed_bytes, time_of};
 use crate::call::OwnerKey;
 use crate::database::{Database, DatabaseError};
 
@@ -70,7 +70,7 @@ impl GrantList<'_> {
             .await?;
         let mut page = Vec::with_capacity(rows.len());
         for row in rows {
-            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+            let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
             let key = GrantKey::new(owner, &row.text(1)?);
             let key_id = row.text(3)?;
             let opened = self

@@ -287,7 +287,7 @@ fn time_of(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }
 
-/// A digest from a column.
-fn digest_of<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], DatabaseError> {
+/// The bytes of a column that holds `N`.
+fn fixed_bytes<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], DatabaseError> {
     <[u8; N]>::try_from(bytes).map_err(|_| DatabaseError::Malformed)
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::keys::RecordKind;
-use super::{PendingRecord, Vault, digest_of, millis};
+use super::{PendingRecord, Vault, fixed_bytes, millis};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::telemetry::metrics::COUNTERS;
@@ -111,7 +111,7 @@ impl PendingTable<'_> {
         if row.int(3)? <= self.0.now() {
             return Ok(None);
         }
-        let owner: [u8; 32] = digest_of(row.bytes(0)?)?;
+        let owner: [u8; 32] = fixed_bytes(row.bytes(0)?)?;
         let (key_id, sealed) = (row.text(1)?, row.bytes(2)?);
         let record = self
             .0

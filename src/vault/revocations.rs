@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::keys::RecordKind;
-use super::{GrantKey, GrantKind, GrantRecord, RevocationRecord, Vault, digest_of, millis};
+use super::{GrantKey, GrantKind, GrantRecord, RevocationRecord, Vault, fixed_bytes, millis};
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -117,7 +117,7 @@ impl RevocationQueue<'_> {
             .await?;
         let mut due = Vec::new();
         for row in rows {
-            let id: [u8; 16] = digest_of(row.bytes(0)?)?;
+            let id: [u8; 16] = fixed_bytes(row.bytes(0)?)?;
             let tries = row.int(3)?;
             let factor = 1_i64 << tries.clamp(0, MAX_DOUBLINGS);
             let again = now.saturating_add(millis(PAUSE).saturating_mul(factor));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::revocations::MAX_QUEUED;
-use super::{GrantKey, Vault, digest_of, millis, programs};
+use super::{GrantKey, Vault, fixed_bytes, millis, programs};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::telemetry::chain::chain;
@@ -122,7 +122,7 @@ pub(super) async fn sweep(
         .await?;
     let mut count = 0;
     for row in rows {
-        let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+        let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
         let key = GrantKey::new(owner, &row.text(1)?);
         if remove_unused(vault, &key, unused).await? {
             forgotten(&key);
