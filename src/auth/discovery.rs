@@ -73,8 +73,8 @@ impl DiscoveryError {
     }
 }
 
-/// What we need of the metadata of an authorization server. An optional member of another type counts as unsaid, so that it
-/// hides no other.
+/// What we need of the metadata of an authorization server. An optional member of the wrong type is ignored, so
+/// that the other members can still be read.
 #[derive(Debug, Deserialize)]
 struct IssuerMetadata {
     issuer: String,

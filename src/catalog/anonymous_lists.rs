@@ -94,8 +94,8 @@ impl FoundLists {
     }
 }
 
-/// When an upstream of which this was found is asked again: once it is not fresh any more. Where nothing is, the upstream is
-/// being asked, or was not reached in time.
+/// When the upstream whose lists are `found` is asked again: when they are no longer fresh. Lists that are missing or stale
+/// are being fetched, or could not be fetched in time: then after [`AFTER_FAILURE`].
 fn next_look(found: Option<&FoundLists>) -> Instant {
     let fresh = found.filter(|found| found.is_fresh());
     fresh.map_or_else(|| Instant::now() + AFTER_FAILURE, |fresh| fresh.until)

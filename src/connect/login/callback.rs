@@ -401,21 +401,26 @@ mod tests {
         Logins::new(&config, &[], auth, sealing).unwrap()
     }
 
+    /// A login at the issuer of [`logins`] that has no end.
+    fn begun(keeps: Option<String>) -> BegunLogin {
+        BegunLogin {
+            issuer: "https://as.test".to_owned(),
+            nonce: String::new(),
+            verifier: String::new(),
+            resource: None,
+            next: NextPage::default(),
+            keeps,
+            ends: u64::MAX,
+        }
+    }
+
     // Spec: RFC 9207 §2.4
     #[tokio::test]
     async fn error_of_another_issuer_is_not_acted_on() {
         let logins = logins();
         let owner = Principal::anonymous().owner();
         let ended = async |(letter, iss): (&str, &str)| {
-            let begun = BegunLogin {
-                issuer: "https://as.test".to_owned(),
-                nonce: String::new(),
-                verifier: String::new(),
-                resource: None,
-                next: NextPage::default(),
-                keeps: Some(owner_text(owner)),
-                ends: u64::MAX,
-            };
+            let begun = begun(Some(owner_text(owner)));
             let state = letter.repeat(43);
             let cookie = begun.cookie(&logins.sealer, &state).unwrap();
             let pair = cookie.to_str().unwrap().split(';').next().unwrap();
@@ -445,15 +450,7 @@ mod tests {
         let logins = logins();
         let others = u32::try_from(MAX_EXCHANGES).unwrap();
         let _others = logins.exchanges.acquire_many(others).await.unwrap();
-        let begun = BegunLogin {
-            issuer: "https://as.test".to_owned(),
-            nonce: String::new(),
-            verifier: String::new(),
-            resource: None,
-            next: NextPage::default(),
-            keeps: None,
-            ends: 0,
-        };
+        let begun = begun(None);
         let (answer, code) = (CallbackQuery::default(), Secret::new("code"));
         let exchange = logins.exchange(&logins.all[0], &begun, &answer, &code);
         let failed = exchange.await.err().unwrap();

@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(5);
 /// cancelled.
 ///
 /// # Cancel safety
-/// Safe.
+/// Dropping the future ends the looks; nothing is left behind.
 pub(super) async fn look_for_changes(mut look: impl FnMut() -> bool, stop: CancellationToken) {
     let mut pauses = Backoff::with_jitter(LOOK_EVERY, LOOK_EVERY, 1.0..1.25);
     while look() {
