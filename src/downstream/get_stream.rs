@@ -1,4 +1,4 @@
-//! GET of the legacy era: opening and resuming event streams. Spec: SPEC §1b.
+//! GET of the legacy era: opening and resuming event streams. Spec: SPEC §1a.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,14 +17,14 @@ use super::streamable::{bind, check_version, session_id};
 use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind};
+use crate::fault::Fault;
 use crate::protocol::headers;
 use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
 /// GET: the stream of messages outside calls, or the rest of a stream that broke off. Waits for its
-/// part of the allowance, where that is still due.
-/// Spec: SPEC T-17, T-20, T-25, T-29.
+/// part of the allowance, where that is still due. Never 404 in a live session: several clients end the session then.
+/// Spec: SPEC T-17, T-20, T-25, T-29, T-44.
 ///
 /// # Cancel safety
 /// A stream whose future is dropped has left the line.
@@ -61,35 +61,41 @@ async fn open_get(
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Fault> {
     let polls = session.revision.has_priming_event();
-    let resumed = match headers::last_event_id(headers) {
-        None => None,
-        Some(last) => Some(known_stream(session, last).ok_or_else(nothing_to_resume)?),
-    };
-    let stream = resumed.as_ref().map(|(stream, _)| stream);
-    let stream = stream.unwrap_or_else(|| session.standalone());
-    let standalone = stream.number() == session.standalone().number();
-    // A client that resumes has an id to come back with.
-    let opens = polls && resumed.is_none();
-    let mut running = None;
+    let named = headers::last_event_id(headers).map(|last| NamedEvent::read(session, last));
+    let names_event = named.is_some();
     let mut has_gap = false;
-    let reader = match resumed {
-        None => {
-            let permit = permit_get(service, session, !polls).map_err(no_room)?;
-            session.standalone().attach_with(Some(permit))
-        }
-        Some((stream, seq)) => {
+    let mut running = None;
+    let resumed = match named {
+        None | Some(NamedEvent::Unknown) => None,
+        Some(NamedEvent::OfUnknownCall) => return Ok(reply::nothing_to_resume()),
+        Some(NamedEvent::Known(stream, seq)) => {
             stream.recall(seq).await;
+            if stream.has_ended_at(seq) {
+                return Ok(reply::nothing_to_resume());
+            }
             // First, so that the dead streams of the same client leave their permits.
-            let reader = if let Ok(reader) = stream.resume(seq) {
-                reader
-            } else {
+            let resumed = stream.resume(seq).ok().or_else(|| {
                 // Where it is refused, some clients do without the stream for good, others end the session with all its
                 // calls.
                 has_gap = true;
-                let left = stream.resume_past_gap(seq);
-                left.ok_or_else(nothing_to_resume)?
-            };
-            let permit = if standalone {
+                stream.resume_past_gap(seq)
+            });
+            if resumed.is_none() && !is_standalone(session, &stream) {
+                return Ok(reply::nothing_to_resume());
+            }
+            resumed
+        }
+    };
+    let is_new = resumed.is_none();
+    let reader = match resumed {
+        None => {
+            // A client that names an event has lost a stream, which may hold its permit still.
+            let permit = permit_get(service, session, !polls || names_event).map_err(no_room)?;
+            session.standalone().attach_with(Some(permit))
+        }
+        Some(reader) => {
+            let stream = reader.stream();
+            let permit = if is_standalone(session, stream) {
                 permit_get(service, session, false)
             } else {
                 // As many as calls could begin, which have a stream each.
@@ -104,6 +110,9 @@ async fn open_get(
             reader
         }
     };
+    let standalone = is_standalone(session, reader.stream());
+    // A client that resumes has an id to come back with.
+    let opens = polls && is_new;
     if standalone {
         service.relay.notices.listen(session);
         if has_gap {
@@ -168,16 +177,31 @@ pub(super) fn end_of_get(
     })
 }
 
-/// The stream of an event id, and the event's position on the stream. Spec: SPEC T-25.
-fn known_stream(session: &Session, last: &HeaderValue) -> Option<(Arc<EventStream>, u64)> {
-    let last = last.to_str().ok().and_then(EventId::parse)?;
-    let stream = (last.tag == session.tag()).then(|| session.stream(last.stream))?;
-    Some((stream?, last.seq))
+/// The event that a client names as its last one. Other sessions are not looked at: what was read of an id, and this
+/// session, decide alone. Spec: SPEC T-25, T-48.
+enum NamedEvent {
+    /// A stream of this session, and the event's position on it. The event may never have been.
+    Known(Arc<EventStream>, u64),
+    /// No event of this session, and of no call.
+    Unknown,
+    /// An event of a call that this session does not know, or no longer.
+    OfUnknownCall,
 }
 
-fn nothing_to_resume() -> Fault {
-    Fault::downstream(
-        FaultKind::UnknownSession,
-        "there is nothing to resume after this Last-Event-ID",
-    )
+impl NamedEvent {
+    fn read(session: &Session, last: &HeaderValue) -> Self {
+        let Some(last) = last.to_str().ok().and_then(EventId::parse) else {
+            return Self::Unknown;
+        };
+        let known = (last.tag == session.tag()).then(|| session.stream(last.stream));
+        match known.flatten() {
+            Some(stream) => Self::Known(stream, last.seq),
+            None if last.is_of_call() => Self::OfUnknownCall,
+            None => Self::Unknown,
+        }
+    }
+}
+
+fn is_standalone(session: &Session, stream: &EventStream) -> bool {
+    stream.number() == session.standalone().number()
 }

@@ -236,6 +236,19 @@ pub(super) fn no_events() -> Response<Body> {
     )
 }
 
+/// The refusal of a resumption that no message can follow: 405, since 400 and 404 end the session for several clients, and
+/// an empty stream is resumed again and again. Spec: SPEC T-20, T-25, T-44.
+#[must_use]
+pub(super) fn nothing_to_resume() -> Response<Body> {
+    let mut response = plain(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "there is nothing to resume after this Last-Event-ID",
+    );
+    let allowed = HeaderValue::from_static("POST, DELETE");
+    response.headers_mut().insert(ALLOW, allowed);
+    response
+}
+
 /// The refusal of a compressed body, with `Accept-Encoding: identity`. Spec: RFC 9110 §15.5.16; RFC 7694 §3.
 #[must_use]
 pub(super) fn encoded() -> Response<Body> {

@@ -216,25 +216,52 @@ async fn two_ends(mut stream: EventStream, id: i64) {
     }
 }
 
-// Spec: SPEC T-24, T-25, T-48.
+// Go, Java and C# end their session for a 404, Java also for a 400; Python and C# resume an empty stream for ever.
+// Spec: SPEC T-20, T-24, T-25, T-44, T-48.
 #[tokio::test]
-async fn unknown_and_foreign_event_ids_are_404() {
+async fn event_of_no_known_call_is_405() {
     let gw = Setup::secured().stub("stub", &[]).start().await;
     let alice = gw.principal("alice").open("/mcp/stub").await;
     let mallory = gw.principal("mallory").open("/mcp/stub").await;
     let (_, exchange) = alice.start("tools/call", progress_call(2, 5)).await;
     let mut stream = exchange.stream();
+    let first = stream.next().await.expect("an event").id.expect("an id");
     while stream.message().await.is_some() {}
     let event = stream.last_id.clone().expect("an event id");
-    assert_eq!(
-        mallory.resume(&event).await.status(),
-        404,
-        "another session's event"
-    );
-    for unknown in ["1", "x.y.z", "0000000000000000.1.1", &format!("{event}9")] {
-        assert_eq!(alice.resume(unknown).await.status(), 404, "{unknown}");
+    for id in [&first, &event] {
+        let foreign = mallory.resume(id).await;
+        assert_eq!(foreign.status(), 405, "another session's event");
+        assert_eq!(foreign.header("allow"), Some("POST, DELETE"));
     }
-    assert_eq!(alice.resume(&event).await.status(), 200, "its owner's");
+    for unknown in ["0000000000000000.1.1", &format!("{event}9")] {
+        assert_eq!(alice.resume(unknown).await.status(), 405, "{unknown}");
+    }
+    assert_eq!(alice.resume(&event).await.status(), 405, "nothing is left");
+    assert_eq!(alice.resume(&first).await.status(), 200, "its owner's");
+    gw.stop().await;
+}
+
+// VS Code opens no further GET stream in its session where this one is refused. Spec: SPEC T-25, T-48.
+#[tokio::test]
+async fn event_of_no_call_opens_the_get_stream() {
+    const CHANGED: &str = "notifications/tools/list_changed";
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let mallory = gw.principal("mallory").open("/mcp/stub").await;
+    alice.tools().await;
+    mallory.tools().await;
+    let mut stream = alice.listen().await;
+    let place = stream.next().await.expect("an event").id.expect("an id");
+    alice.text("change_tools", json!({})).await;
+    stream.until(CHANGED).await;
+    for unknown in ["1", "x.y.z", "0000000000000000.0.1", &place] {
+        let opened = mallory.resume(unknown).await;
+        let mut opened = opened.expect(http::StatusCode::OK).await.events();
+        let first = opened.next().await.expect("a first event");
+        assert_eq!(first.data.as_deref(), Some(""), "{unknown}: {first:?}");
+        mallory.text("change_tools", json!({})).await;
+        opened.until(CHANGED).await;
+    }
     gw.stop().await;
 }
 
@@ -270,7 +297,7 @@ async fn an_evicted_stream_still_gives_its_reply() {
     gw.stop().await;
 }
 
-// The SDK for C# ends its session where a resumption is refused with 404. Spec: SPEC T-25, T-44.
+// Spec: SPEC T-25, T-44.
 #[tokio::test]
 async fn running_call_goes_on_past_evicted_events() {
     let setup = Setup::open()
@@ -305,7 +332,7 @@ async fn running_call_goes_on_past_evicted_events() {
     }
     assert!((unresumable().await - 1.0).abs() < 0.1);
     // An id that never was is none of a stream whose events are gone.
-    assert_eq!(user.resume(&format!("{event}99999")).await.status(), 404);
+    assert_eq!(user.resume(&format!("{event}99999")).await.status(), 405);
     assert!((unresumable().await - 1.0).abs() < 0.1);
     gw.stop().await;
 }

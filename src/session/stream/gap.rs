@@ -1,4 +1,5 @@
-//! Streams whose older events are gone: evicted here, or lost with the process that owned the stream before.
+//! What is left of a stream for a client that resumes it, where the stream has ended, or older events are gone: evicted
+//! here, or lost with the process that owned the stream before.
 
 use std::sync::Arc;
 
@@ -15,6 +16,18 @@ impl EventStream {
     pub(in crate::session) fn restore_without_events(&self, floor: u64) {
         let mut state = self.lock();
         (state.logged, state.read, state.gone) = (floor, floor, floor);
+    }
+
+    /// Whether the stream has ended, and a client that has read it up to the event `seq` has missed no message of it.
+    #[must_use]
+    pub fn has_ended_at(&self, seq: u64) -> bool {
+        let state = self.lock();
+        state.finished
+            && state.fresh.iter().all(|fresh| fresh.payload.is_empty())
+            && matches!(
+                self.replay(&state, seq, usize::MAX),
+                ReplayResult::Events(rest) if rest.iter().all(|event| event.payload.is_empty())
+            )
     }
 
     /// A reader of the events that are left after `seq`, if some were evicted.

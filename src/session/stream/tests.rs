@@ -107,6 +107,23 @@ fn a_stream_can_be_resumed_from_where_a_reader_began() {
     assert_eq!(texts(read(&mut fourth)), ["1"]);
 }
 
+// SPEC T-25.
+#[test]
+fn stream_has_ended_where_no_message_is_left() {
+    let [replied, cancelled, unread] = [stream(), stream(), stream()];
+    replied.prime();
+    assert!(!replied.has_ended_at(1), "it runs");
+    replied.finish(Some(Bytes::from_static(b"r")));
+    assert!(!replied.has_ended_at(1), "the reply is left");
+    assert!(replied.has_ended_at(2));
+    cancelled.prime();
+    cancelled.finish(None);
+    assert!(cancelled.has_ended_at(1), "an empty event is left");
+    let _reader = unread.attach();
+    unread.finish(Some(Bytes::from_static(b"r")));
+    assert!(!unread.has_ended_at(0), "the reply is not logged yet");
+}
+
 #[test]
 fn an_id_from_the_future_is_refused() {
     let stream = stream();

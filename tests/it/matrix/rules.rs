@@ -96,7 +96,7 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
             (streamable && !modern).then_some((Outcome::Status(404), AS_UNKNOWN))
         }
         Feature::StolenEvent => (streamable && !modern && back != Back::Json)
-            .then_some((Outcome::Status(404), AS_UNKNOWN)),
+            .then_some((Outcome::Status(405), AS_UNKNOWN)),
         Feature::StolenUrl => {
             (front == Front::Events).then_some((Outcome::Status(404), AS_UNKNOWN))
         }

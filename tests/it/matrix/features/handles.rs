@@ -30,7 +30,7 @@ pub(super) async fn event(place: &Place) -> Outcome {
             }),
         )
         .await;
-    while running.next().await.is_some() {}
+    running.next().await.expect("a notice");
     let event = running
         .last_event
         .lock()
