@@ -86,7 +86,6 @@ async fn open_get(
             resumed
         }
     };
-    let is_new = resumed.is_none();
     let reader = match resumed {
         None => {
             // A client that names an event has lost a stream, which may hold its permit still.
@@ -111,8 +110,9 @@ async fn open_get(
         }
     };
     let standalone = is_standalone(session, reader.stream());
-    // A client that resumes has an id to come back with.
-    let opens = polls && is_new;
+    // Also where the stream is resumed: several clients know only the ids that this connection has brought, and could
+    // not resume it a second time. A stream that has ended is not to be resumed again.
+    let opens = polls && !reader.stream().is_finished();
     if standalone {
         service.relay.notices.listen(session);
         if has_gap {

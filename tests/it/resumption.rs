@@ -265,6 +265,32 @@ async fn event_of_no_call_opens_the_get_stream() {
     gw.stop().await;
 }
 
+// The SDKs for TypeScript and Go keep no id from one connection to the next. Spec: SPEC T-25, T-26.
+#[tokio::test]
+async fn stream_is_resumed_by_the_ids_of_its_last_connection_alone() {
+    let setup = Setup::open()
+        .server("sse_after = \"20ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (id, exchange) = user.start_call("sleep", json!({"ms": 2_000})).await;
+    let mut stream = exchange.stream();
+    let mut seen = BTreeSet::new();
+    for _ in 0..4 {
+        let first = stream.next().await.expect("a first event");
+        assert_eq!(first.data.as_deref(), Some(""), "{first:?}");
+        let place = first.id.expect("an id to come back with");
+        // The SDK for Go ends its session where reconnections bring no new id.
+        assert!(seen.insert(place.clone()), "{place} once more");
+        drop(stream);
+        let resumed = user.resume(&place).await;
+        stream = resumed.expect(http::StatusCode::OK).await.events();
+    }
+    let reply = stream.message().await.expect("the reply");
+    assert_eq!(reply["id"], id);
+    gw.stop().await;
+}
+
 // Spec: DESIGN §5: past the evicted edge a POST stream still gives its reply.
 #[tokio::test]
 async fn an_evicted_stream_still_gives_its_reply() {

@@ -124,6 +124,18 @@ fn stream_has_ended_where_no_message_is_left() {
     assert!(!unread.has_ended_at(0), "the reply is not logged yet");
 }
 
+// SPEC T-26: a client may know no other id than those that its newest connection has brought.
+#[test]
+fn a_resumed_reader_names_its_place_once_more() {
+    let stream = stream();
+    stream.notify(log("1"));
+    let mut places = Vec::new();
+    for _ in 0..3 {
+        places.push(stream.resume(1).unwrap().place());
+    }
+    assert_eq!(places, [(1, 1), (1, 2), (1, 3)]);
+}
+
 #[test]
 fn an_id_from_the_future_is_refused() {
     let stream = stream();
