@@ -184,7 +184,7 @@ mod tests {
     #[tokio::test]
     async fn call_whose_replica_is_lost_gets_an_error() {
         let (sender, body) = passed_on(&CancellationToken::new());
-        sender.try_send(Ok(": \n\n".into())).unwrap();
+        sender.try_send(Ok(": \n".into())).unwrap();
         sender.try_send(Err(ForwardFailure::Gone)).unwrap();
         let (text, is_whole) = all(body).await;
         assert!(is_whole);
@@ -233,7 +233,7 @@ mod tests {
     async fn call_that_outlasts_the_drain_gets_an_error() {
         let cut_off = CancellationToken::new();
         let (sender, body) = passed_on(&cut_off);
-        sender.try_send(Ok(": \n\n".into())).unwrap();
+        sender.try_send(Ok(": \n".into())).unwrap();
         cut_off.cancel();
         let (text, is_whole) = all(body).await;
         assert!(is_whole);

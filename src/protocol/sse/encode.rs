@@ -81,11 +81,12 @@ pub fn encode_endpoint(out: &mut BytesMut, uri: &str) {
     out.put_slice(b"\n\n");
 }
 
-/// Appends a comment, which keeps a quiet stream alive. Spec: SPEC T-15.
+/// Appends a comment, which keeps a quiet stream alive: one line, and no empty one behind it. The SDK for Java asks for one
+/// line less with each empty line that ends no event, and stops reading after 256. Spec: SPEC T-15.
 pub fn encode_comment(out: &mut BytesMut, text: &str) {
     out.put_slice(b": ");
     out.extend(text.bytes().filter(|b| !b.is_ascii_control()));
-    out.put_slice(b"\n\n");
+    out.put_slice(b"\n");
 }
 
 /// Appends a reconnection time alone: for the end of a stream that is closed on purpose, and nowhere
@@ -180,7 +181,17 @@ mod tests {
     fn an_id_cannot_forge_lines() {
         let text = numbered("a\ndata: x", 1, b"1");
         assert_eq!(text, "event: message\nid: adata: x1\ndata: 1\n\n");
-        assert_eq!(written(|out| encode_comment(out, "a\nb")), ": ab\n\n");
+    }
+
+    // SPEC T-15.
+    #[test]
+    fn a_comment_is_one_line() {
+        assert_eq!(written(|out| encode_comment(out, "a\nb")), ": ab\n");
+        let stream = written(|out| {
+            encode_comment(out, "");
+            encode_event(out, b"1");
+        });
+        assert_eq!(stream, ": \nevent: message\ndata: 1\n\n");
     }
 
     // SPEC H-01.

@@ -79,6 +79,14 @@ impl EventStream {
 
     async fn read(&mut self) -> Option<Event> {
         loop {
+            if self.buffer.first() == Some(&b':')
+                && let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n')
+            {
+                // A comment is a line of its own.
+                self.searched = 0;
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(parse(std::str::from_utf8(&line).unwrap()));
+            }
             // The end may stand across two pieces.
             let from = self.searched.saturating_sub(1);
             let mut pairs = self.buffer[from..].windows(2);
