@@ -231,7 +231,10 @@ fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault
 
 /// Puts a reply on the call's stream, if a stream is open; otherwise returns the reply for the shared response.
 pub(super) fn settle(link: &LegacyClientLink, outcome: CallOutcome) -> Option<Bytes> {
-    let (CallOutcome::Response(_, body) | CallOutcome::Denied(_, body)) = outcome else {
+    let (CallOutcome::Response(_, body)
+    | CallOutcome::Denied(_, body)
+    | CallOutcome::SessionEnded(body)) = outcome
+    else {
         return None;
     };
     match link.opened() {

@@ -259,7 +259,9 @@ fn start(
         let outcome = call.await;
         link.end();
         match outcome {
-            CallOutcome::Response(_, body) | CallOutcome::Denied(_, body) => {
+            CallOutcome::Response(_, body)
+            | CallOutcome::Denied(_, body)
+            | CallOutcome::SessionEnded(body) => {
                 channel.answer(body, &record, access.as_ref());
             }
             CallOutcome::Many(_) | CallOutcome::Cancelled => record.answered(),

@@ -24,6 +24,8 @@ pub(super) enum CallOutcome {
     Response(StatusCode, Bytes),
     /// Refused by policy before anything was sent upstream.
     Denied(auth::DeniedResponse, Bytes),
+    /// The session ended before the call was sent; the whole JSON-RPC error, for a stream that has begun.
+    SessionEnded(Bytes),
     /// The responses of a JSON-RPC array that are not on its stream.
     Many(Vec<Bytes>),
     /// The call was cancelled: no answer is owed.
@@ -144,7 +146,9 @@ impl Drop for DetachableCall {
 pub(super) fn finish(link: &LegacyClientLink, outcome: CallOutcome) {
     let Some(stream) = link.opened() else { return };
     match outcome {
-        CallOutcome::Response(_, body) | CallOutcome::Denied(_, body) => stream.finish(Some(body)),
+        CallOutcome::Response(_, body)
+        | CallOutcome::Denied(_, body)
+        | CallOutcome::SessionEnded(body) => stream.finish(Some(body)),
         CallOutcome::Many(bodies) => {
             for body in bodies {
                 stream.put(body);

@@ -206,6 +206,8 @@ fn plain_reply(outcome: CallOutcome) -> Response<Body> {
     match outcome {
         CallOutcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
         CallOutcome::Denied(denied, body) => reply::denied_call(&denied, body),
+        // Without the id of the request, as for a request that comes later. Spec: SPEC T-43.
+        CallOutcome::SessionEnded(_) => reply::fault_response(&reply::unknown_session(), None),
         CallOutcome::Many(bodies) if !bodies.is_empty() => {
             let array = reply::array(&bodies);
             reply::json_response(StatusCode::OK, held_with(array, bodies))
@@ -219,5 +221,27 @@ fn plain_reply(outcome: CallOutcome) -> Response<Body> {
                 .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
             response
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::BodyExt as _;
+    use serde_json::Value;
+
+    use super::*;
+
+    // Spec: SPEC T-43.
+    #[tokio::test]
+    async fn ended_session_is_told_without_an_id() {
+        let error = br#"{"jsonrpc":"2.0","id":5,"error":{"code":-32001,"message":"over"}}"#;
+        let outcome = CallOutcome::SessionEnded(Bytes::from_static(error));
+        let response = plain_reply(outcome);
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let told: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told["error"]["code"], -32001);
+        assert_eq!(told.get("id"), None, "{told}");
     }
 }

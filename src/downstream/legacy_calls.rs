@@ -160,7 +160,11 @@ impl LegacyCalls {
                 } else {
                     Reply::Error(reply::error_object(&fault))
                 };
-                CallOutcome::Response(reply::session_status(fault.kind), reply.into_response(id))
+                let body = reply.into_response(id);
+                match fault.kind {
+                    FaultKind::UnknownSession => CallOutcome::SessionEnded(body),
+                    kind => CallOutcome::Response(reply::session_status(kind), body),
+                }
             }
         }
     }
