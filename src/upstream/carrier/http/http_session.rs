@@ -355,8 +355,13 @@ impl HttpSession {
                 return Err(LinkError::SessionGone);
             }
             // A message without id is about our request if the status is 400; other statuses may be those of a
-            // firewall, or of a server that does not serve such requests.
-            let parsed = parsed.filter(|it| it.id().is_some() || status == StatusCode::BAD_REQUEST);
+            // firewall, or of a server that does not serve such requests. A 401 is about the credential, whatever its
+            // body: many servers put the id of the refused request in it.
+            let parsed = parsed.filter(|it| match status {
+                StatusCode::UNAUTHORIZED => false,
+                StatusCode::BAD_REQUEST => true,
+                _ => it.id().is_some(),
+            });
             if let Some(reply) = parsed.and_then(|message| sink.message(message)) {
                 return Ok(reply);
             }

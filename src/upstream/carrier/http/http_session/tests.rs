@@ -369,3 +369,36 @@ fn unauthorized_session_of_the_rust_sdk_is_lost() {
     assert!(!is_lost(b"Unauthorized: your session has expired"));
     assert!(!is_lost(b""));
 }
+
+// Spec: MCP 2025-11-25, Authorization: 401 asks for a token. Servers without an SDK answer with the id of the request.
+#[rstest::rstest]
+#[case::unauthorized(401, false)]
+#[case::bad_request(400, true)]
+#[case::forbidden(403, true)]
+#[case::broken(500, true)]
+#[tokio::test]
+async fn unauthorized_is_no_reply(#[case] status: u16, #[case] is_reply: bool) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = wire(&listener);
+    let mut record = Record::default();
+    let own = CallOrigin::default();
+    let ask = wire.request(Bytes::from_static(b"{}"), own, &mut record);
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        let mut read = Vec::new();
+        while !read.ends_with(b"{}") {
+            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+        }
+        let said = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"Unauthorized"}}"#;
+        let head = format!("HTTP/1.1 {status} No\r\ncontent-length: {}", said.len());
+        let refusal = format!("{head}\r\n\r\n{said}");
+        stream.write_all(refusal.as_bytes()).await.unwrap();
+        stream
+    };
+    let (reply, _stream) = tokio::join!(ask, play);
+    match reply {
+        Ok(reply) => assert!(is_reply, "{reply:?}"),
+        Err(LinkError::Status(found)) => assert_eq!((found, is_reply), (status, false)),
+        Err(error) => panic!("{error}"),
+    }
+}
