@@ -24,6 +24,13 @@ async fn stream_allowed_once_costs_no_session() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(outcome(&user, "next").await.contains("done"));
     assert_eq!(up.count("initialize"), 1);
+    eventually("the log says that the stream has ended", async || {
+        let log = gw.log();
+        let mut told = log.iter();
+        told.any(|line| line.contains("opens one GET stream in a session"))
+            .then_some(())
+    })
+    .await;
     drop(stream);
     gw.stop().await;
 }

@@ -51,9 +51,14 @@ impl SingleStreamHabit {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes a refused second stream.
-    pub(in crate::upstream) fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Notes a refused second stream. Returns whether the habit was unknown.
+    pub(in crate::upstream) fn note(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes a second stream that was opened: the upstream was replaced since by one without the habit.
+    pub(in crate::upstream) fn unlearn(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::protocol::{Era, Message};
 use crate::runtime::poll_time;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::LinkSettings;
-use crate::upstream::carrier::http::get_stream::{GetStreamChange, NoGetStream};
+use crate::upstream::carrier::http::get_stream::{GetStreamChange, NoGetStream, SingleStreamHabit};
 use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::carrier::http::sink::MessageSink;
 use crate::upstream::error::LinkError;
@@ -150,13 +150,14 @@ impl GetStream {
                 let listen = self.listen_while_owned();
                 let own = Weak::clone(&self.own);
                 let single_streams = self.settings.single_streams.clone();
+                let name = Arc::clone(&self.settings.name);
                 self.settings.tasks.spawn_service(async move {
                     let none = tokio::select! {
                         none = listen => none,
                         () = stop.cancelled() => return,
                     };
                     if none == NoGetStream::Spent {
-                        single_streams.note();
+                        note_spent(&single_streams, &name);
                         let mut is_told = false;
                         let look = move || {
                             let this = own.upgrade();
@@ -212,6 +213,9 @@ impl GetStream {
             GetStreamChange::Opened => {
                 self.is_refused.store(false, Ordering::Relaxed);
                 let again = self.was_open.swap(true, Ordering::Relaxed);
+                if again {
+                    self.settings.single_streams.unlearn();
+                }
                 self.hears(again);
             }
             GetStreamChange::Refused(status) => {
@@ -356,6 +360,23 @@ impl GetStream {
     }
 }
 
+/// Notes that the only stream of a session has ended. The log has it once for an upstream, as a proxy cuts the streams of
+/// many sessions together.
+fn note_spent(habit: &SingleStreamHabit, upstream: &str) {
+    if habit.note() {
+        tracing::info!(
+            upstream,
+            "upstream opens one GET stream in a session: once that has ended, lists are compared every 5 min, and other \
+             notices outside calls are not received"
+        );
+    } else {
+        tracing::debug!(
+            upstream,
+            "the only GET stream of an upstream session has ended"
+        );
+    }
+}
+
 /// Takes the messages of the GET stream.
 struct Heard(Weak<LegacyConnection>);
 
@@ -437,5 +458,24 @@ mod tests {
             get_stream.listen(false);
             assert!(lock(&get_stream.listener).is_none(), "the session is over");
         }
+    }
+
+    // The upstream was replaced: sessions begun before may have been refused a second stream.
+    #[tokio::test]
+    async fn second_stream_disproves_the_habit() {
+        let (settings, client, bounds) = fixture::over_http();
+        let settings = Arc::new(settings);
+        let http = Arc::new(HttpSession::new("up".into(), client, bounds));
+        let declared = declared(Revision::V2025_11_25, r#"{"tools":{"listChanged":true}}"#);
+        let connection = LegacyConnection::new(&settings, LegacyWire::Http(http), declared);
+        let get_stream = connection.get_stream.clone().expect("one over HTTP");
+        settings.single_streams.note();
+        get_stream.changed(GetStreamChange::Opened);
+        let is_known = || settings.single_streams.is_known();
+        assert!(is_known(), "the first one says nothing");
+        get_stream.changed(GetStreamChange::Opened);
+        assert!(!is_known());
+        assert!(settings.single_streams.note(), "the log has it again");
+        assert!(!settings.single_streams.note());
     }
 }
