@@ -33,6 +33,32 @@ async fn a_call_whose_stream_cannot_be_resumed_is_not_run_again(
     assert_eq!(up.count("call once"), 1);
     assert!(outcome(&user, "next").await.contains("done"));
     assert_eq!(up.count("initialize"), sessions);
+    eventually("it is cancelled where its session lives on", async || {
+        (up.count("notifications/cancelled") == 2 - sessions).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.7. A proxy in front of the upstream does not wait any longer.
+#[tokio::test]
+async fn call_behind_a_gateway_timeout_is_cancelled() {
+    let up = Upstream::start(|what, _| match what {
+        "call broken" => Does::Status(500, ""),
+        "call late" => Does::Status(504, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for tool in ["broken", "late"] {
+        assert!(outcome(&user, tool).await.contains("HTTP status 50"));
+    }
+    eventually("the late one is cancelled", async || {
+        (up.count("notifications/cancelled") > 0).then_some(())
+    })
+    .await;
+    assert_eq!(up.count("notifications/cancelled"), 1);
     gw.stop().await;
 }
 

@@ -96,7 +96,10 @@ impl LegacyConnection {
                 if let Ok(reply) = &reply {
                     self.task_progress.keep(request, flight.pending(), reply);
                 }
-                flight.landed();
+                match &reply {
+                    Err(error) if self.may_go_on(error) => flight.abort("the reply was lost"),
+                    _ => flight.landed(),
+                }
                 reply
             }
             () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
@@ -120,6 +123,19 @@ impl LegacyConnection {
             self.task_progress.replied(method, request, reply);
         }
         outcome.map(Reply::Relayed)
+    }
+
+    /// Whether the upstream may still work on a request that ended with `error`, in a session that lives on: the end of an
+    /// exchange cancels nothing. Spec: MCP 2025-11-25, Streamable HTTP, Sending Messages.
+    fn may_go_on(&self, error: &LinkError) -> bool {
+        let LegacyWire::Http(http) = &self.wire else {
+            return false;
+        };
+        // 504: a proxy has waited for the reply too long.
+        matches!(error, LinkError::Lost { .. } | LinkError::Status(504))
+            && http.has_session()
+            && !self.is_closed()
+            && !self.closed.is_cancelled()
     }
 
     /// A reply that has an outcome. Some servers answer `null` to requests without a result of their own.
