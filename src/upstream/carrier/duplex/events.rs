@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::COOKIE;
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use tokio::sync::{Semaphore, oneshot};
@@ -22,6 +23,7 @@ use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::carrier::http::message_headers::MessageHeaders;
 use crate::upstream::carrier::http::response_head::is_event_stream;
+use crate::upstream::carrier::http::sticky_cookies::StickyCookies;
 use crate::upstream::error::LinkError;
 use crate::upstream::room::ArrivingMessage;
 
@@ -70,6 +72,8 @@ impl PostRelease {
 struct PostRoute {
     client: HttpClient,
     to: Uri,
+    /// Those of the stream: posts have to reach its instance.
+    cookies: StickyCookies,
     closed: CancellationToken,
 }
 
@@ -95,8 +99,9 @@ pub(super) async fn open(
         return Err(LinkError::Invalid("it opens no event stream".to_owned()));
     }
     let closed = CancellationToken::new();
+    let (head, body) = response.into_parts();
     let mut reader = EventReader {
-        body: response.into_body(),
+        body,
         decoder: SseDecoder::new(bounds.event),
         closed: closed.clone(),
     };
@@ -107,9 +112,13 @@ pub(super) async fn open(
             break event.data;
         }
     };
+    let to = resolve(client.uri(), &announced)?;
+    let cookies = StickyCookies::default();
+    cookies.begin(&head.headers, to.path());
     let way = PostRoute {
-        to: resolve(client.uri(), &announced)?,
+        to,
         client: client.clone(),
+        cookies,
         closed,
     };
     let posts = PostSender {
@@ -140,8 +149,9 @@ fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
 impl PostRoute {
     /// Posts one message, and reads the answer to the end, so that the connection can be used again.
     async fn post(&self, message: Bytes) -> Result<(), LinkError> {
-        let headers = MessageHeaders::default();
+        let headers = MessageHeaders::default().with(COOKIE, self.cookies.header());
         let response = self.client.post_to(&self.to, message, headers).await?;
+        self.cookies.renew(response.headers());
         match response.status() {
             status if status.is_success() => {}
             StatusCode::NOT_FOUND | StatusCode::GONE => {
@@ -310,7 +320,63 @@ impl Drop for EventReader {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
+    use crate::config::{HttpCarrier, TransportKind};
+
+    /// Reads a request up to `end`, and answers it.
+    async fn answer(listener: &TcpListener, end: &[u8], response: &str) -> (String, TcpStream) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        while !read.ends_with(end) {
+            assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+        }
+        stream.write_all(response.as_bytes()).await.unwrap();
+        (String::from_utf8(read).unwrap(), stream)
+    }
+
+    // Behind a balancer, only the instance of the stream knows the session of the post.
+    #[tokio::test]
+    async fn post_carries_the_cookie_of_its_stream() {
+        const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                              set-cookie: route=b; Path=/\r\n\r\nevent: endpoint\ndata: /m\n\n";
+        const ACCEPTED: &str = "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/sse", listener.local_addr().unwrap());
+        let carrier = HttpCarrier {
+            url: url.parse().unwrap(),
+            transport: TransportKind::Streamable,
+            headers: Vec::new(),
+            ca_file: None,
+            proxy: None,
+            pool_idle: Duration::from_secs(4),
+        };
+        let client = HttpClient::new(&carrier).unwrap();
+        let bounds = ResponseBounds {
+            message: 1 << 20,
+            event: 1 << 20,
+            depth: 64,
+        };
+        let tasks = TaskSpawner::new();
+        let ask = async {
+            let (posts, reader) = open(&client, bounds, &tasks).await.unwrap();
+            let message = Bytes::from_static(b"{}");
+            let sent = posts.send(message, &PostRelease::default()).await;
+            (sent, posts, reader)
+        };
+        let play = async {
+            let (first, stream) = answer(&listener, b"\r\n\r\n", STREAM).await;
+            let (post, _) = answer(&listener, b"{}", ACCEPTED).await;
+            drop(stream);
+            [first, post]
+        };
+        let ((sent, ..), heads) = tokio::join!(ask, play);
+        assert!(sent.is_ok(), "{sent:?}");
+        let carries = heads.map(|head| head.contains("cookie: route=b\r\n"));
+        assert_eq!(carries, [false, true]);
+    }
 
     fn resolved(announced: &str) -> Result<String, LinkError> {
         let stream = Uri::from_static("https://up.test:8443/a/sse?x=1");

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::body::UpstreamBody;
@@ -15,6 +16,7 @@ use super::non_mcp_response;
 use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, is_of_lost_session, retry_after};
 use super::sink::MessageSink;
+use super::sticky_cookies::StickyCookies;
 use super::stream_cursor::StreamCursor;
 use super::whole::{refusal_body, whole_body};
 use crate::call::CallerAccess;
@@ -57,6 +59,8 @@ pub struct HttpSession {
     pub(super) bounds: ResponseBounds,
     pub(super) session: OnceLock<HeaderValue>,
     pub(super) version: OnceLock<HeaderValue>,
+    /// Those of the response that gave us the session id.
+    cookies: StickyCookies,
     /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
     /// Whether a reply has shown that the upstream stores no events: no stream of a call is resumed.
@@ -79,6 +83,7 @@ impl HttpSession {
             bounds,
             session: OnceLock::new(),
             version: OnceLock::new(),
+            cookies: StickyCookies::default(),
             is_lost: AtomicBool::new(false),
             stores_no_events: AtomicBool::new(false),
             notice_feed: NoticeFeed::default(),
@@ -124,6 +129,7 @@ impl HttpSession {
         MessageHeaders::default()
             .with(MCP_SESSION_ID, self.session.get().cloned())
             .with(MCP_PROTOCOL_VERSION, self.version.get().cloned())
+            .with(COOKIE, self.cookies.header())
             .with(
                 TRACEPARENT,
                 parent.and_then(|parent| value(parent.as_str())),
@@ -272,8 +278,13 @@ impl HttpSession {
             return Box::pin(self.refused(response, sink)).await;
         }
         if let Some(id) = response.headers().get("mcp-session-id") {
-            self.session.get_or_init(|| id.clone());
+            self.session.get_or_init(|| {
+                self.cookies
+                    .begin(response.headers(), self.client.uri().path());
+                id.clone()
+            });
         }
+        self.cookies.renew(response.headers());
         if is_event_stream(&response) {
             // Larger, and most replies are whole.
             return Box::pin(self.read_stream(response, origin.caller, sink)).await;

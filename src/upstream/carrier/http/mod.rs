@@ -17,6 +17,7 @@ mod reading;
 mod request_credentials;
 pub(crate) mod response_head;
 pub(crate) mod sink;
+pub(in crate::upstream) mod sticky_cookies;
 mod stream_cursor;
 mod targets;
 mod token_memo;

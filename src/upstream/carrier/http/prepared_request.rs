@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::Entry;
-use http::{HeaderMap, Request, Response};
+use http::header::{COOKIE, Entry};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Full;
 
 use super::body::UpstreamBody;
@@ -52,11 +52,46 @@ pub(super) async fn send_with(
     Ok((carry.send(request, fence).await, Some(token)))
 }
 
-/// Adds a credential to a request, whose own headers stand.
+/// Adds a credential to a request, whose own headers stand. Cookies of both are sent.
 pub(super) fn bear(headers: &mut HeaderMap, credential: &HeaderMap) {
     for (name, value) in credential {
-        if let Entry::Vacant(place) = headers.entry(name) {
-            place.insert(value.clone());
+        match headers.entry(name) {
+            Entry::Vacant(place) => {
+                place.insert(value.clone());
+            }
+            Entry::Occupied(mut place) if *name == COOKIE => {
+                let both = [value.as_bytes(), b"; ", place.get().as_bytes()].concat();
+                if let Ok(mut both) = HeaderValue::from_bytes(&both) {
+                    both.set_sensitive(true);
+                    place.insert(both);
+                }
+            }
+            Entry::Occupied(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::AUTHORIZATION;
+
+    use super::*;
+
+    fn headers(of: [(http::HeaderName, &'static str); 2]) -> HeaderMap {
+        of.map(|(name, value)| (name, HeaderValue::from_static(value)))
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn configured_cookies_go_with_those_of_the_session() {
+        let mut sent = headers([(COOKIE, "route=1"), (AUTHORIZATION, "own")]);
+        bear(
+            &mut sent,
+            &headers([(COOKIE, "key=2"), (AUTHORIZATION, "x")]),
+        );
+        assert_eq!(sent.get(COOKIE).unwrap(), "key=2; route=1");
+        assert_eq!(sent.get_all(COOKIE).iter().count(), 1);
+        assert_eq!(sent.get(AUTHORIZATION).unwrap(), "own");
     }
 }

@@ -402,3 +402,47 @@ async fn unauthorized_is_no_reply(#[case] status: u16, #[case] is_reply: bool) {
         Err(error) => panic!("{error}"),
     }
 }
+
+// AWS, nginx, HAProxy and others find the instance of a session by a cookie.
+#[tokio::test]
+async fn cookie_of_a_session_is_sent_in_that_session_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let [first, second] = [(); 2].map(|()| wire(&listener));
+    let ask = async {
+        for wire in [&first, &first, &first, &second] {
+            let take = &mut |message: Message| message.id().is_some().then_some(message);
+            let body = Bytes::from_static(b"{}");
+            let own = CallOrigin::default();
+            wire.request(body, own, take).await.unwrap();
+        }
+    };
+    let play = async {
+        let mut sent = Vec::new();
+        for set in [
+            "mcp-session-id: a\r\nset-cookie: at=1\r\n",
+            "",
+            "set-cookie: at=2\r\n",
+            "",
+        ] {
+            let mut stream = listener.accept().await.unwrap().0;
+            let mut read = Vec::new();
+            while !read.ends_with(b"{}") {
+                assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+            }
+            let reply = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+            let length = reply.len();
+            let head = format!("HTTP/1.1 200 OK\r\n{set}connection: close\r\n");
+            let response = format!("{head}content-length: {length}\r\n\r\n{reply}");
+            stream.write_all(response.as_bytes()).await.unwrap();
+            let read = String::from_utf8(read).unwrap().to_ascii_lowercase();
+            let cookie = read.lines().find_map(|line| line.strip_prefix("cookie: "));
+            sent.push(cookie.map(str::to_owned));
+        }
+        sent
+    };
+    let ((), sent) = tokio::join!(ask, play);
+    let sent: Vec<_> = sent.iter().map(Option::as_deref).collect();
+    assert_eq!(sent, [None, Some("at=1"), Some("at=1"), None]);
+    let next = first.headers(CallOrigin::default());
+    assert!(next.all.iter().any(|(_, value)| value == "at=2"));
+}
