@@ -10,7 +10,9 @@ use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
-use super::response_head::{is_about_message, is_event_stream, is_gone, is_of_lost_session};
+use super::response_head::{
+    is_about_message, is_event_stream, is_gone, is_of_lost_session, is_reply_of_lost_session,
+};
 use super::sink::MessageSink;
 use super::stream_cursor::{StreamCursor, may_pass};
 use super::whole::refusal_body;
@@ -27,10 +29,11 @@ use crate::upstream::error::LinkError;
 const RESUME_ATTEMPTS: u32 = 5;
 impl HttpSession {
     /// Reads a stream until the reply, resuming it where the upstream gave event ids, and has not shown that it stores no
-    /// events. The request was taken: no error may look like that of a request that has not run (SPEC M-44).
+    /// events. The request was taken: no error may look like that of a request that has not run (SPEC M-44), unless the
+    /// first event is a reply that says so.
     ///
     /// # Errors
-    /// [`LinkError::Lost`] when it cannot be resumed.
+    /// [`LinkError::Lost`] when it cannot be resumed, [`LinkError::SessionGone`] for a reply that names a lost session.
     pub(super) async fn read_stream(
         &self,
         response: Response<UpstreamBody>,
@@ -47,6 +50,9 @@ impl HttpSession {
                     self.stores_no_events.store(true, Ordering::Relaxed);
                 }
                 body.finish();
+                if place.events == 1 && self.has_session() && is_reply_of_lost_session(&reply) {
+                    return Err(LinkError::SessionGone);
+                }
                 return Ok(reply);
             }
             attempts = if place.events > seen { 0 } else { attempts + 1 };

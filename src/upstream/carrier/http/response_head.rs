@@ -21,6 +21,8 @@ const REQUEST_CODES: [i64; 3] = [
 ];
 /// The body of the Rust SDK before 0.17 about an unknown session, with 401.
 const RUST_LOST_SESSION: &[u8] = b"Unauthorized: Session not found";
+/// What php-mcp says of an unknown session, in an event stream with 200, where a JSON body would have 404.
+const PHP_LOST_SESSION: &str = "Invalid or expired session. Please re-initialize the session.";
 /// How much of a refusal is looked at, bytes.
 const LONGEST_REFUSAL: usize = 1024;
 
@@ -43,6 +45,15 @@ pub(super) fn is_of_lost_session(
     }
     // Some servers answer with 404 that they do not know a method, and keep the session.
     is_gone(status) && !message.is_some_and(|it| it.id().is_some() && is_about_message(body, it))
+}
+
+/// Whether a reply that came with a good status says that the session is unknown: php-mcp looks for the session once it has
+/// begun its event stream. Held to the exact words, as a request refused this way is sent again.
+pub(super) fn is_reply_of_lost_session(reply: &Message) -> bool {
+    reply.error_code() == Some(error_codes::INVALID_REQUEST)
+        && reply
+            .error()
+            .is_some_and(|error| error.contains(PHP_LOST_SESSION))
 }
 
 /// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of

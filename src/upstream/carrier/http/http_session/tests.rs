@@ -446,3 +446,23 @@ async fn cookie_of_a_session_is_sent_in_that_session_alone() {
     let next = first.headers(CallOrigin::default());
     assert!(next.all.iter().any(|(_, value)| value == "at=2"));
 }
+
+// php-mcp says so in its stream, with status 200.
+#[rstest::rstest]
+#[case::only_event("", -32600, true)]
+#[case::behind_another("data: {\"jsonrpc\":\"2.0\",\"method\":\"a\"}\n\n", -32600, false)]
+#[case::other_code("", -32000, false)]
+#[tokio::test]
+async fn first_event_may_tell_of_a_lost_session(
+    #[case] before: &str,
+    #[case] code: i64,
+    #[case] is_lost: bool,
+) {
+    let said = "Invalid or expired session. Please re-initialize the session.";
+    let error = format!(r#"{{"code":{code},"message":"{said}"}}"#);
+    let event = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{error}}}\n\n");
+    let session = |wire: &HttpSession| wire.continue_as(HeaderValue::from_static("a-session"));
+    let (_, reply) = asked("text/event-stream", &format!("{before}{event}"), session).await;
+    let found = matches!(reply, Err(LinkError::SessionGone));
+    assert_eq!(found, is_lost, "{reply:?}");
+}
