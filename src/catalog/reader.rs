@@ -63,6 +63,12 @@ impl UpstreamList {
         next
     }
 
+    /// Whether a page is the last one once more: the upstream reads no cursors, or ends its lists with the cursor `""`.
+    fn repeats(&self, held: &CachedPage) -> bool {
+        let last = self.pages.last();
+        last.is_some_and(|(digest, _)| *digest == held.digest)
+    }
+
     /// Entries of all its pages, as the upstream lists them.
     pub(crate) fn length(&self, kind: ListKind) -> usize {
         let of_page = |(_, page): &(ContentDigest, Message)| {
@@ -152,6 +158,9 @@ impl ListReader {
             let Some((held, message)) = page? else {
                 break;
             };
+            if part.repeats(&held) {
+                break;
+            }
             let promise = self.promise(&held, &message);
             let next = part.take(&held, message, promise);
             // A cursor that stands still would go round for ever.
@@ -197,6 +206,9 @@ impl ListReader {
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
             let (held, message) = page(cursor.as_deref())?;
+            if part.repeats(&held) {
+                break;
+            }
             let promise = self.promise(&held, &message);
             let next = part.take(&held, message, promise);
             if next.is_none() || next == cursor {

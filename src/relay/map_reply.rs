@@ -88,6 +88,10 @@ impl ReplyMapper {
             None => message,
         };
         let cursor = message.result_member("nextCursor");
+        let given = target.request.as_ref();
+        let given = given.and_then(|request| request.param("cursor"));
+        // A cursor that stands still would let the client go round for ever.
+        let is_last = cursor.is_some() && cursor == given;
         let kept = match message.result_member("tools") {
             Some(tools) if !call.endpoint.tools.is_empty() => {
                 Some(mapping::kept_tools(tools, |name| {
@@ -103,7 +107,9 @@ impl ReplyMapper {
         let mut edit = message.edit();
         let cursors = &self.catalog.cursors;
         let sealed = cursor.map(|cursor| cursors.sealed(call, &target.upstream, cursor));
-        if let Some(sealed) = &sealed {
+        if is_last {
+            edit = edit.remove_result_member("nextCursor");
+        } else if let Some(sealed) = &sealed {
             edit = edit.result_member("nextCursor", sealed.as_str());
         }
         if let Some(kept) = &kept {

@@ -295,3 +295,33 @@ async fn large_replies_on_a_foreign_stream_have_a_share() {
     assert_eq!(whole + failed, 3);
     gw.stop().await;
 }
+
+// Spec: SPEC C-40. A server that reads no cursors, and one that ends its lists with the cursor "".
+#[rstest]
+#[tokio::test]
+async fn list_that_goes_round_is_listed_once(#[values("", "more")] next: &'static str) {
+    let answer = move |request: Request| async move {
+        let method = request.method().clone();
+        let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if body["method"] != "tools/list" {
+            return usual(&method, &body);
+        }
+        let tools = json!([{"name": "a", "inputSchema": {"type": "object"}}]);
+        let result = json!({"tools": tools, "nextCursor": next});
+        let reply = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+        let response = Response::builder().header("content-type", "application/json");
+        response.body(Body::from(reply.to_string())).unwrap()
+    };
+    let url = serve(answer).await + "/mcp";
+    let setup = Setup::open().url("up", &url, LEGACY).stub("b", &[]);
+    let gw = setup.start().await;
+    let mut merged = gw.anonymous().open("/mcp").await.tools().await;
+    merged.retain(|name| name.starts_with("up__"));
+    assert_eq!(merged, ["up__a"]);
+    // A client of the upstream alone sees its pages: they come to an end.
+    let own = gw.anonymous().open("/mcp/up").await;
+    let listed = within("the end of the list", own.tools()).await;
+    assert!(listed.iter().all(|name| name == "a"), "{listed:?}");
+    gw.stop().await;
+}
