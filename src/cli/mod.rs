@@ -41,8 +41,8 @@ struct Cli {
 enum Command {
     /// Runs the gateway until SIGTERM or SIGINT; without a file, the built-in demonstration.
     ///
-    /// The first of these signals lets running calls finish, a second one stops at once. SIGHUP does nothing:
-    /// the configuration is read at the start only.
+    /// The first of these signals lets running calls finish; another one, a second later or more, stops at once. SIGHUP
+    /// does nothing: the configuration is read at the start only.
     Serve {
         /// The configuration.
         #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]

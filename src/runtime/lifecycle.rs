@@ -19,6 +19,9 @@ const NOTICE_STOP: Duration = Duration::from_millis(500);
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
 /// Of [`AFTER_DRAIN`], for what is done between the drain and the hard stop.
 const LAST_WORK: Duration = Duration::from_millis(700);
+/// After the first signal, how long further ones count as copies of it: GNU `timeout` signals the process and then its
+/// group, and a terminal signals the group that a wrapper passes its signal on to.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// The one place that spawns: every background task is counted and sees both tokens.
 #[derive(Debug, Clone, Default)]
@@ -203,6 +206,24 @@ impl ProcessSignals {
         }
     }
 
+    /// Waits for a signal that asks for the end at once: one that comes [`SAME_REQUEST`] after the `first` or later, or any
+    /// one where a task has begun the drain.
+    ///
+    /// # Cancel safety
+    /// No signal is lost.
+    async fn next_after(&mut self, first: Option<Instant>) -> &'static str {
+        loop {
+            let name = self.next().await;
+            if first.is_none_or(|first| first.elapsed() >= SAME_REQUEST) {
+                return name;
+            }
+            tracing::info!(
+                signal = name,
+                "signal repeated within a second, the drain goes on"
+            );
+        }
+    }
+
     /// Does `work`, which is part of the start; `None` where a request to end comes first.
     ///
     /// # Cancel safety
@@ -217,8 +238,8 @@ impl ProcessSignals {
         }
     }
 
-    /// Waits for the first signal, or until a task has begun the drain, then drains; a second signal cuts the grace period
-    /// short. After the drain, and before what is left is stopped, comes `last`, which is told the time by which it has to be
+    /// Waits for the first signal, or until a task has begun the drain, then drains; another signal cuts the grace period
+    /// short, unless it comes within a second of the first. After the drain, and before what is left is stopped, comes `last`, which is told the time by which it has to be
     /// over: the end of the grace period, or shortly after it.
     ///
     /// # Cancel safety
@@ -233,11 +254,12 @@ impl ProcessSignals {
             name = self.next() => Some(name),
             () = tasks.draining().cancelled() => None,
         };
+        let first = signal.map(|_| Instant::now());
         let mut until = Instant::now() + grace;
         tracing::info!(signal, grace_secs = grace.as_secs_f64(), "draining");
         let clean = tokio::select! {
             clean = tasks.drain(grace) => clean,
-            name = self.next() => {
+            name = self.next_after(first) => {
                 tracing::warn!(signal = name, "stopping at once");
                 until = Instant::now();
                 tasks.drain(Duration::ZERO).await
@@ -246,7 +268,7 @@ impl ProcessSignals {
         let mut by = until + AFTER_DRAIN;
         tokio::select! {
             () = last(until.max(Instant::now() + LAST_WORK)) => {}
-            name = self.next() => {
+            name = self.next_after(first) => {
                 tracing::warn!(signal = name, "stopping at once");
                 by = Instant::now() + AFTER_DRAIN;
             }

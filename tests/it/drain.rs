@@ -47,6 +47,39 @@ async fn every_accepted_call_gets_its_reply() {
     nothing_left(&family).await;
 }
 
+// GNU `timeout` signals the process and then its group. Two signals of one number could arrive as one.
+#[tokio::test]
+async fn signal_repeated_at_once_leaves_calls_running() {
+    let setup = Setup::open().server("drain = \"60s\"");
+    let mut gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, exchange) = user.start_call("sleep", json!({"ms": 600})).await;
+    gw.signal(Signal::TERM);
+    gw.signal(Signal::INT);
+    let reply = exchange.finish().await.1.expect("a result");
+    assert_eq!(text_of(&reply), "slept");
+    assert_eq!(gw.exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn later_signal_ends_the_drain() {
+    let setup = Setup::open().server("drain = \"60s\"");
+    let mut gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, running) = user.start_call("sleep", json!({"ms": 60_000})).await;
+    gw.signal(Signal::TERM);
+    // Those of the first second are passed over.
+    eventually("the line", async || {
+        gw.signal(Signal::INT);
+        let records = gw.log_records();
+        let is_told = |record: &Value| record["message"] == "stopping at once";
+        records.iter().any(is_told).then_some(())
+    })
+    .await;
+    assert_eq!(gw.exit().await, Some(0));
+    drop(running);
+}
+
 #[tokio::test]
 async fn a_draining_gateway_is_not_ready_and_takes_no_new_sessions() {
     let mut gw = Setup::open().stub("stub", &[]).start().await;
