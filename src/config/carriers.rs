@@ -16,6 +16,8 @@ use crate::secret::Secret;
 
 /// Resource limits that a child can have.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
+/// Those of them in bytes, which may be written as sizes.
+const BYTE_RLIMITS: [&str; 3] = ["as", "core", "fsize"];
 /// What the reference says of them.
 const RLIMIT_UNITS: &str =
     "Resource limits: `cpu` in seconds; `as`, `core` and `fsize` in bytes or as sizes.";
@@ -92,7 +94,9 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
             s.error(&at, NO_VARIABLE, None);
         }
     }
-    let rlimits = s.key("rlimits", RLIMIT_UNITS).numbers(&RLIMITS);
+    let rlimits = s
+        .key("rlimits", RLIMIT_UNITS)
+        .numbers(&RLIMITS, &BYTE_RLIMITS);
     let stop = ShownKey::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
     let (stop_eof, stop_term) = s
         .key(

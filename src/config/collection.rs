@@ -79,7 +79,7 @@ impl<'r> DeclaredKey<'r> {
     }
 
     /// Whole numbers or sizes, by name.
-    pub(super) fn numbers(self, known: &[&str]) -> BTreeMap<String, u64> {
+    pub(super) fn numbers(self, known: &[&str], sizes: &[&str]) -> BTreeMap<String, u64> {
         let kind = format!("table of numbers or sizes: {}", known.join(", "));
         self.document(&kind, ShownKey::Default("{}".to_owned()));
         let mut out = BTreeMap::new();
@@ -91,14 +91,18 @@ impl<'r> DeclaredKey<'r> {
             }
             let read = match value.get_ref() {
                 DeValue::Integer(integer) => number(integer).ok_or("not a whole number".to_owned()),
-                DeValue::String(text) => units::size(text).map_err(|_| {
+                DeValue::String(text) if sizes.contains(&key) => units::size(text).map_err(|_| {
                     "expected a whole number without quotes and units, or a size such as \"2GiB\""
                         .to_owned()
                 }),
-                _ => Err(format!(
+                DeValue::String(_) => {
+                    Err("expected a whole number without quotes and units".to_owned())
+                }
+                _ if sizes.contains(&key) => Err(format!(
                     "expected a number or a size, found {}",
                     found(value)
                 )),
+                _ => Err(format!("expected a number, found {}", found(value))),
             };
             match read {
                 Ok(number) => drop(out.insert(key.to_owned(), number as u64)),

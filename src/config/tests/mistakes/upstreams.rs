@@ -109,6 +109,12 @@ use super::{OPEN, assert_refused};
     "expected a whole number",
     "without quotes and units"
 )]
+#[case::number_of_files_as_size(
+    "[upstreams.b]\ncommand = \"x\"\nrlimits = { nofile = \"4MiB\" }",
+    "7:22: upstreams.b.rlimits.nofile: ",
+    "expected a whole number",
+    "without quotes and units"
+)]
 #[case::no_variable(
     "[upstreams.b]\ncommand = \"x\"\nenv = { \"A=B\" = \"hunter2\" }\ninherit = [\"\"]",
     "8:12: upstreams.b.inherit[0]: ",
