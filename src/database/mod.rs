@@ -80,7 +80,7 @@ pub enum DatabaseError {
         /// Number that this program has.
         ours: i64,
     },
-    /// An applied migration differs from the same migration in this program.
+    /// An applied migration differs from the same migration in this program, or the database failed in a migration.
     #[error("the schema of the database cannot be brought up to date")]
     Migration(#[source] MigrateError),
     /// The URL is none.
@@ -110,9 +110,9 @@ impl DatabaseError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::NotMigrated { .. } | Self::TooNew { .. } | Self::Migration(_) | Self::Url(_) => {
-                true
-            }
+            Self::NotMigrated { .. } | Self::TooNew { .. } | Self::Url(_) => true,
+            // A server that was lost or refuses for now may accept the same migration later.
+            Self::Migration(_) => self.failure().is_none(),
             Self::File { .. } | Self::Malformed | Self::Slow(_) | Self::Failed(_) => false,
         }
     }
