@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use anyhow::anyhow;
+use rustix::io::Errno;
 
 use crate::cause::chain;
 use crate::config::HttpServerConfig;
@@ -29,6 +30,10 @@ pub(super) fn refused(key: &str, error: ListenError) -> anyhow::Error {
             "ports below 1024 need the capability CAP_NET_BIND_SERVICE (AmbientCapabilities= of systemd): grant it, or \
              write another port"
         }
+        // The standard library has no kind for it.
+        _ if Errno::from_io_error(source) == Some(Errno::AFNOSUPPORT) => {
+            "this machine, or its container, has no IPv6: write an IPv4 address, as 0.0.0.0 for all"
+        }
         _ => return anyhow::Error::from(error).context(key.to_owned()),
     };
     anyhow!("{key}: {}\n    {remedy}", chain(&error))
@@ -44,17 +49,18 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case(ErrorKind::AddrInUse, "another program listens there")]
-    #[case(ErrorKind::AddrNotAvailable, "this machine has no such address")]
-    #[case(ErrorKind::PermissionDenied, "CAP_NET_BIND_SERVICE")]
-    #[case(ErrorKind::OutOfMemory, "out of memory")]
+    #[case(ErrorKind::AddrInUse.into(), "another program listens there")]
+    #[case(ErrorKind::AddrNotAvailable.into(), "this machine has no such address")]
+    #[case(ErrorKind::PermissionDenied.into(), "CAP_NET_BIND_SERVICE")]
+    #[case(Errno::AFNOSUPPORT.into(), "write an IPv4 address")]
+    #[case(ErrorKind::OutOfMemory.into(), "out of memory")]
     fn address_that_cannot_be_used_is_named_by_its_key(
-        #[case] kind: ErrorKind,
+        #[case] source: io::Error,
         #[case] said: &str,
     ) {
         let error = ListenError::Bind {
             address: SocketAddr::from(([127, 0, 0, 1], 9090)),
-            source: io::Error::from(kind),
+            source,
         };
         let text = format!("{:#}", refused("admin.listen", error));
         let begin = "admin.listen: cannot listen on 127.0.0.1:9090: ";
