@@ -29,6 +29,7 @@ async fn check_by(mut program: Command, text: &str, options: &[&str]) -> Output 
         .args(["check", "--config"])
         .arg(&file)
         .args(options)
+        .env("XDG_STATE_HOME", dir.path().join("state"))
         .env_remove("NOT_SET")
         .output()
         .await
@@ -76,6 +77,30 @@ async fn warnings_fail_where_that_is_asked_for() {
     assert_eq!(output.status.code(), Some(1));
     let fine = "[upstreams.there]\ncommand = \"sh\"\n";
     let output = check(fine, &["--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+// A file in its place, as root may write in every directory.
+#[tokio::test]
+async fn state_directory_that_cannot_be_used_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let check = async |text: &str| {
+        std::fs::write(&file, format!("{OPEN}{text}")).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+        program.args(["check", "--strict", "--config"]).arg(&file);
+        program.env("XDG_STATE_HOME", &file).output().await.unwrap()
+    };
+    let output = check("[upstreams.a]\ncommand = \"sh\"\n").await;
+    let warned = said(&output);
+    let cause = format!(
+        "XDG_STATE_HOME: {0}/drawbridge: cannot be made in {0}: ",
+        file.display()
+    );
+    assert!(warned.contains(&cause), "{warned}");
+    assert_eq!(output.status.code(), Some(1), "{warned}");
+    // Nothing is kept there.
+    let output = check("[upstreams.a]\nurl = \"https://tracker.example.net/mcp\"\n").await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
