@@ -99,10 +99,10 @@ impl<'r> DeclaredKey<'r> {
                     Err("expected a whole number without quotes and units".to_owned())
                 }
                 _ if sizes.contains(&key) => Err(format!(
-                    "expected a number or a size, found {}",
+                    "expected a whole number or a size, found {}",
                     found(value)
                 )),
-                _ => Err(format!("expected a number, found {}", found(value))),
+                _ => Err(format!("expected a whole number, found {}", found(value))),
             };
             match read {
                 Ok(number) => drop(out.insert(key.to_owned(), number as u64)),

@@ -115,6 +115,12 @@ use super::{OPEN, assert_refused};
     "expected a whole number",
     "without quotes and units"
 )]
+#[case::fraction_of_a_second(
+    "[upstreams.b]\ncommand = \"x\"\nrlimits = { cpu = 1.5 }",
+    "7:19: upstreams.b.rlimits.cpu: ",
+    "expected a whole number",
+    "found a number"
+)]
 #[case::no_variable(
     "[upstreams.b]\ncommand = \"x\"\nenv = { \"A=B\" = \"hunter2\" }\ninherit = [\"\"]",
     "8:12: upstreams.b.inherit[0]: ",
