@@ -363,7 +363,13 @@ pub(super) fn read_secret(
 ) -> Option<Secret> {
     let read = match value.get_ref() {
         DeValue::String(text) => match report.source.expand(text) {
-            Ok(text) => Ok(Secret::new(text)),
+            Ok(secret) => {
+                if report.source.lacks_braces(text) {
+                    let what = "has the name of a variable behind a `$` without braces, which stays as it is written";
+                    report.warning(path, what, Some(VARIABLES));
+                }
+                Ok(Secret::new(secret))
+            }
             Err(what) => {
                 report.error(path, what, Some(VARIABLES));
                 return None;

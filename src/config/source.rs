@@ -146,6 +146,20 @@ impl<'s> ConfigSource<'s> {
         Ok(Cow::Owned(out))
     }
 
+    /// Whether `text` has `$NAME` without braces, which is no variable here, and the environment has one of that name.
+    /// A [`placeholder`] does not count: each name has one.
+    pub(super) fn lacks_braces(&self, text: &str) -> bool {
+        let without_escapes = text.replace("$$", "");
+        without_escapes.split('$').skip(1).any(|after| {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let end = after.find(|c: char| !is_name(c)).unwrap_or(after.len());
+            let name = after.get(..end).filter(|name| !name.is_empty());
+            name.is_some_and(|name| {
+                (self.env)(name).is_some_and(|value| value != placeholder(name))
+            })
+        })
+    }
+
     /// Resolves a path: relative ones start at the directory of the configuration file.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         Path::new(self.file)
@@ -205,6 +219,19 @@ mod tests {
             ConfigSource::new("a", "", &env).expand(text).unwrap(),
             wanted
         );
+    }
+
+    #[rstest]
+    #[case("Bearer $WHO", true)]
+    #[case("$$$WHO/x", true)]
+    #[case("${WHO}", false)]
+    #[case("$$WHO", false)]
+    #[case("$WHOM", false)]
+    #[case("5$ or $", false)]
+    fn variable_without_braces_is_found(#[case] text: &str, #[case] found: bool) {
+        assert_eq!(ConfigSource::new("a", "", &env).lacks_braces(text), found);
+        let assumed = |name: &str| Some(placeholder(name));
+        assert!(!ConfigSource::new("a", "", &assumed).lacks_braces(text));
     }
 
     #[rstest]
