@@ -43,6 +43,9 @@ enum Command {
     ///
     /// The first of these signals lets running calls finish; another one, a second later or more, stops at once. SIGHUP
     /// does nothing: the configuration is read at the start only.
+    ///
+    /// Exit code 0: it was told to stop and has stopped. 1: it cannot run, its last words say why. 2: wrong options. 78:
+    /// the configuration or the schema of the database cannot be used, and a restart changes nothing.
     Serve {
         /// The configuration.
         #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]
