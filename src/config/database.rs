@@ -62,7 +62,7 @@ pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
         logins: logins::read(s),
         /// How long a call waits for its user to connect an account, before it ends with the link.
         wait: duration("45s"),
-        /// Accounts that nothing has used for so long are revoked and removed: 1h or more.
+        /// Accounts unused for this long are revoked and removed: 1h or more.
         forget: duration("180d"),
     });
     // Shorter times make no sense: last-used stamps are written with a delay.

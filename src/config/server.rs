@@ -49,12 +49,11 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
         idle_timeout: duration("16m"),
         /// The same after a 401, while the connection has not brought a good token.
         refused_idle_timeout: duration("10s"),
-        /// After this long in which a peer reads nothing of what is written to it, its connection is closed; with
-        /// HTTP/2 the one stream is reset. It is checked so that this takes at most twice as long. An HTTP/2 peer also
-        /// has 20 s to answer the ping that follows 20 s of silence.
+        /// A peer that reads no written byte for this long, or for twice as long at most, loses its connection, with
+        /// HTTP/2 the one stream. An HTTP/2 peer also has 20 s to answer the ping that follows 20 s of silence.
         stall_timeout: duration("10m"),
-        /// Open connections at once. For one more the oldest that has not brought a good token is closed, else one that
-        /// waits for a request; where there is none, it is refused.
+        /// Open connections at once. To admit one more, the oldest without a good token is closed, else one that waits
+        /// for a request; where all are busy, the new one is refused.
         max_connections: count(10_000),
         /// Connections of one client address (of IPv6: one /64) that have not brought a good token, while fewer than a
         /// quarter of `max_connections` are free: for one more its oldest is closed. An address that brings good tokens

@@ -8,8 +8,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> SessionsConfig {
     read_keys!(s => SessionsConfig {
         /// A session ends after this long without a request or an open stream.
         idle: duration("30m"),
-        /// A session ends after this long, whatever happens; calls of a modern client (2026-07-28) that run are
-        /// finished.
+        /// A session ends at this age, also in use; running calls of a modern client (2026-07-28) are finished.
         absolute: duration("24h"),
         /// Live sessions of one principal; the least recently used idle one makes room. With [cluster] in all replicas
         /// together, where each makes room among its own and may have a sixteenth in any case.
@@ -46,7 +45,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> StdioConfig {
         /// Children of one principal at once. Default without authentication, where everybody is one principal:
         /// max_children.
         max_children_per_principal: count(64),
-        /// A child that nobody uses is stopped after this long.
+        /// An unused child is stopped after this long.
         idle: duration("10m"),
         /// How long a caller waits for a place under these caps, before 503.
         spawn_wait: duration_or_zero("10s"),

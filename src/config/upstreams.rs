@@ -73,8 +73,8 @@ fn common(
     (carrier, auth): (Option<CarrierConfig>, Option<UpstreamAuth>),
 ) -> Option<UpstreamConfig> {
     Some(read_keys!(s => UpstreamConfig {
-        /// Whose traffic may share one upstream session or child: nobody's but one session's, one principal's,
-        /// everybody's.
+        /// Whose traffic may share one upstream session or child: that of one session, of one principal, or of all
+        /// callers.
         isolation: choice("session", &[
             ("session", Isolation::Session),
             ("principal", Isolation::Principal),
