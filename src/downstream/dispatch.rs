@@ -14,7 +14,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
-use super::connect_page;
+use super::connect_page::{self, ConnectPage};
 use super::forwarding::{self, ForwardedResponse};
 use super::guard::RequestKind;
 use super::held_body::hold;
@@ -25,6 +25,7 @@ use super::{McpService, cors, get_stream, http_sse, modern, reply, streamable, w
 use crate::address::ClientNetwork;
 use crate::call::{OwnerKey, Principal};
 use crate::config::AuthMode;
+use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
 use crate::protocol::headers;
 use crate::telemetry::metrics::LABELED;
@@ -85,8 +86,7 @@ impl McpService {
                 let Some(pages) = &self.pages else {
                     return nothing_here();
                 };
-                let body_timeout = self.settings.server.body_timeout;
-                return Box::pin(connect_page::answer(pages, body_timeout, request, page)).await;
+                return Box::pin(self.serve_page(pages, request, page, record)).await;
             }
         };
         if kind == RequestKind::Preflight {
@@ -139,6 +139,25 @@ impl McpService {
         let response = served.await;
         drop(used);
         response
+    }
+
+    /// Answers a request for a connect page, unless too many are being answered.
+    async fn serve_page(
+        &self,
+        pages: &ConnectPages,
+        request: Request,
+        page: ConnectPage,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        let visitor = ClientNetwork::from(client_address(&request));
+        let Some(_permit) = self.page_permits.enter(visitor) else {
+            LABELED.requests_refused.add("pages", 1);
+            record.outcome(error_type::BUSY);
+            let text = "too many pages are asked for at once, try again in a moment";
+            return reply::retryable(reply::plain(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        let body_timeout = self.settings.server.body_timeout;
+        connect_page::answer(pages, body_timeout, request, page).await
     }
 
     /// Admits and serves a request of this replica.

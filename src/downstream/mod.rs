@@ -37,6 +37,7 @@ mod liveness;
 mod media;
 mod modern;
 mod over_budget;
+mod page_permits;
 mod paths;
 pub mod peer;
 mod plain_events;
@@ -78,6 +79,7 @@ pub use self::hand_over::SessionHandOver;
 use self::legacy_calls::LegacyCalls;
 use self::modern::calls::ModernCalls;
 use self::modern::parking::{ParkedCalls, ParkingCaps};
+use self::page_permits::PagePermits;
 use self::paths::PathTable;
 use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
@@ -114,6 +116,7 @@ pub struct McpService {
     /// `None` without `[cluster]`.
     forwarder: Option<RequestForwarder>,
     pages: Option<Arc<ConnectPages>>,
+    page_permits: Arc<PagePermits>,
     notifications: Arc<ClientNotifications>,
     calls: Arc<LegacyCalls>,
     exchanges: LegacyExchanges,
@@ -226,6 +229,7 @@ impl McpService {
             admission,
             forwarder,
             pages: parts.pages,
+            page_permits: Arc::default(),
             exchanges: LegacyExchanges {
                 settings: Arc::clone(&settings),
                 background: BackgroundCalls {

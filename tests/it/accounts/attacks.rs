@@ -1,8 +1,11 @@
 //! Attacks on the connect pages, by name. Aimed links need a second person: `connect::tests` has them.
 
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use super::user_key::{KEY, Page, World, connect, path_in};
+use crate::harness::eventually;
 use crate::harness::http::initialize;
 use crate::harness::session::{Session, text_of};
 
@@ -134,5 +137,34 @@ async fn flood_of_pages_is_refused_by_the_rate() {
     }
     // The first six are one allowance at once.
     assert_eq!(answers, [200, 200, 200, 200, 200, 200, 429, 429]);
+    world.gw.stop().await;
+}
+
+/// A form is read before its visitor is known.
+#[tokio::test]
+async fn slow_forms_of_one_address_take_a_bounded_memory() {
+    let world = World::start("[limits]\nrate = \"1000/s\"").await;
+    let url = format!("{}/connect/up", world.origin());
+    let address = world.origin().replace("http://", "");
+    let head =
+        format!("POST /connect/up HTTP/1.1\r\nhost: {address}\r\ncontent-length: 100\r\n\r\n");
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    let answers = async |wanted: u16| {
+        let status = reqwest::get(&url).await.unwrap().status().as_u16();
+        (status == wanted).then_some(())
+    };
+    eventually("a refused page", async || answers(503).await).await;
+    let refused = world
+        .gw
+        .metric("drawbridge_requests_refused_total", "pages")
+        .await;
+    assert!(refused >= 1.0, "{refused}");
+    drop(slow);
+    eventually("a page", async || answers(200).await).await;
     world.gw.stop().await;
 }
