@@ -6,8 +6,8 @@ use super::json::{self, member};
 /// The longest id of an elicitation by URL that is remembered, bytes: upstreams choose them.
 pub(crate) const LONGEST_ELICITATION_ID: usize = 1024;
 
-/// Whether `url` is an `http` or `https` URL with a host that every parser reads the same: without
-/// invalid characters and surrounding space.
+/// Whether `url` is an `http` or `https` URL with a host that every parser and every reader finds at the same place: without
+/// user information, invalid characters and surrounding space.
 pub(crate) fn is_link(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else {
         return false;
@@ -16,10 +16,9 @@ pub(crate) fn is_link(url: &str) -> bool {
         .iter()
         .any(|web| scheme.eq_ignore_ascii_case(web));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    is_web && names_host(host) && url.chars().all(is_of_url)
+    // What stands before `@` can look like the host, and may be a credential. Spec: RFC 3986 §7.6
+    let is_bare = !authority.contains('@');
+    is_web && is_bare && names_host(authority) && url.chars().all(is_of_url)
 }
 
 /// Whether a host stands before the port, if there is one.
@@ -41,7 +40,14 @@ fn names_host(host: &str) -> bool {
 fn is_of_url(c: char) -> bool {
     !c.is_whitespace()
         && !c.is_control()
+        && !sets_direction(c)
         && !matches!(c, '\\' | '"' | '<' | '>' | '`' | '{' | '}' | '|' | '^')
+}
+
+/// Whether what follows a character may be shown in another order, so that the end of a path is read as the host. Spec: RFC
+/// 3987 §4.1; Unicode UAX #9 §2
+fn sets_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether every elicitation in `data` (JSON text, of an error -32042) is a link that may be opened. What
@@ -71,7 +77,6 @@ mod tests {
     #[rstest]
     #[case("https://consent.example/start?a=b#c", true)]
     #[case("HTTP://127.0.0.1:8080", true)]
-    #[case("https://user@consent.example/", true)]
     #[case("https://[2001:db8::1]:8443/", true)]
     #[case("https://b\u{fc}cher.example/\u{fc}", true)]
     #[case("https://a_b.internal/%20", true)]
@@ -85,6 +90,11 @@ mod tests {
     #[case("https://?a", false)]
     #[case("https://:443/", false)]
     #[case("https://user@/", false)]
+    #[case("https://trusted.example@evil.example/", false)]
+    #[case("https://user:key@consent.example/", false)]
+    #[case("https://consent.example/@user?to=a@b.example", true)]
+    #[case("https://evil.example/\u{202e}elpmaxe.detsurt//:sptth", false)]
+    #[case("https://evil.example/\u{2066}a", false)]
     #[case("https://[]/", false)]
     #[case("https:consent.example", false)]
     #[case(" https://consent.example/", false)]
