@@ -148,17 +148,25 @@ impl ConnectPages {
             let record = record.reason(AuditOutcome::Denied, format!("callback_{}", fault.word()));
             self.parts.audit.account(record);
         }
-        let (owner, pending) = waiting.unzip();
-        let upstream = pending.map(|pending| &*pending.upstream);
-        let begun_by = owner.map(|owner| owner.to_string());
-        let brought_by = person.map(|person| person.owner().to_string());
-        tracing::warn!(
-            reason = fault.word(),
-            upstream,
-            begun_by,
-            brought_by,
-            "callback of an authorization was refused: nothing was changed"
-        );
+        // Visitors without a login can send stray callbacks as often as they like.
+        let muted = match waiting {
+            Some(_) => Some(0),
+            None => self.stray_callbacks.admit(fault.word()),
+        };
+        if let Some(muted) = muted {
+            let (owner, pending) = waiting.unzip();
+            let upstream = pending.map(|pending| &*pending.upstream);
+            let begun_by = owner.map(|owner| owner.to_string());
+            let brought_by = person.map(|person| person.owner().to_string());
+            tracing::warn!(
+                reason = fault.word(),
+                upstream,
+                begun_by,
+                brought_by,
+                muted,
+                "callback of an authorization was refused: nothing was changed"
+            );
+        }
         response::page(StatusCode::FORBIDDEN, &views::callback_refused(fault))
     }
 

@@ -93,7 +93,7 @@ impl ConnectPages {
         let action = LoginAction::of(&form)?;
         let sent = (LOGIN_FORM, form.value("token"));
         if let Err(refusal) = browser.admit(request.headers, &self.origin, sent) {
-            return Some(refuse_form(refusal));
+            return Some(refuse_form(logins, refusal));
         }
         Some(match action {
             LoginAction::Out => {
@@ -293,7 +293,7 @@ async fn begin(
                 &login_views::cannot_begin(),
             )
         }
-        None => refuse_form(FormRefusal::Token),
+        None => refuse_form(logins, FormRefusal::Token),
     }
 }
 
@@ -307,8 +307,14 @@ fn with_cookies(
     response
 }
 
-fn refuse_form(refusal: FormRefusal) -> Response<Bytes> {
-    tracing::warn!(reason = refusal.word(), "form of a login was refused");
+fn refuse_form(logins: &Logins, refusal: FormRefusal) -> Response<Bytes> {
+    if let Some(muted) = logins.lines().admit(refusal.word()) {
+        tracing::warn!(
+            reason = refusal.word(),
+            muted,
+            "form of a login was refused"
+        );
+    }
     response::page(StatusCode::FORBIDDEN, &views::form_refused(None, refusal))
 }
 

@@ -47,6 +47,7 @@ use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
 use crate::grants::{AccountSetupError, TokenFailure, UserTokens};
 use crate::seal::Sealer;
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 use crate::vault::{ProgramRecord, StoredGrant, Vault};
 
@@ -85,6 +86,8 @@ pub struct ConnectPages {
     gateway: Arc<GatewayClient>,
     /// The logins of persons; `None` with `auth.mode = "none"`.
     logins: Option<Logins>,
+    /// Limits log lines about callbacks that belong to no pending authorization, by `CallbackFault`.
+    stray_callbacks: LineLimit,
 }
 
 /// One account on a page.
@@ -122,6 +125,7 @@ impl ConnectPages {
             origin: origin(&parts.settings.server.public_url),
             gateway,
             logins,
+            stray_callbacks: LineLimit::default(),
             parts,
         }))
     }

@@ -7,6 +7,7 @@ use crate::clock::SystemClock;
 use crate::consent::consent_url;
 use crate::grants::authorization::state_digest;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::telemetry::captured::LogCapture;
 use crate::vault::samples::vault;
 use crate::vault::{GrantKey, PendingRecord};
 
@@ -192,4 +193,21 @@ async fn answer_is_taken_from_who_began_and_at_the_address_of_the_client() {
         let shown = String::from_utf8(again.into_body().to_vec()).unwrap();
         assert!(shown.contains("Nothing waits for this answer"), "{shown}");
     }
+}
+
+// Visitors without a login can send them.
+#[tokio::test]
+async fn stray_callbacks_make_one_line_a_minute() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = pages(&dir).await;
+    let capture = LogCapture::begin();
+    let (uri, headers) = (Uri::from_static("/connect/callback/x"), HeaderMap::new());
+    for _ in 0..3 {
+        let answer = pages.callback(&Method::GET, &uri, &headers).await;
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    }
+    let warned = capture.of_level("WARN");
+    let lines = warned.iter().map(ToString::to_string);
+    let lines = lines.filter(|line| line.contains("callback of an authorization was refused"));
+    assert_eq!(lines.count(), 1);
 }
