@@ -179,7 +179,8 @@ impl HttpServers {
         };
         let mut connection = pin!(builder.serve_connection(io, answers));
         let end = reporter.place.end().clone();
-        let mut watch = pin!(streams.watch(self.stall_timeout));
+        let patience = || self.h2_patience(&reporter.place);
+        let mut watch = pin!(streams.watch(patience));
         tokio::select! {
             biased;
             ended = connection.as_mut() => return note_end(ended),
@@ -197,9 +198,18 @@ impl HttpServers {
             biased;
             ended = connection => note_end(ended),
             () = tasks.stopping().cancelled() => {}
-            () = streams.deserted(self.stall_timeout) => COUNTERS.connections_stalled.add(1),
+            () = streams.deserted(patience()) => COUNTERS.connections_stalled.add(1),
             never = watch => match never {},
         }
+    }
+
+    /// How long the peer of an HTTP/2 connection may leave an answer unread. A peer without a good token needs no more time
+    /// than for a 401, and could otherwise have 256 answers kept on each of its connections.
+    fn h2_patience(&self, place: &ConnectionPermit) -> Duration {
+        if place.is_of_stranger() {
+            return self.refused_timeout.min(self.stall_timeout);
+        }
+        self.stall_timeout
     }
 }
 

@@ -96,6 +96,12 @@ impl ConnectionPermit {
         self.taken.open.is_some()
     }
 
+    /// Whether a client's connection has brought no good token, and is no proxy's.
+    pub(super) fn is_of_stranger(&self) -> bool {
+        let TakenPermit { entry, pool, .. } = &*self.taken;
+        self.is_client() && !entry.is_proven() && !pool.is_from_proxy(entry)
+    }
+
     /// Sets the source that tells whether the connection is in use.
     pub(super) fn shows(&self, activity: ConnectionActivity) {
         drop(self.taken.entry.activity.set(activity));

@@ -86,21 +86,24 @@ impl StreamWindows {
         self.totals.sent.load(Ordering::Relaxed)
     }
 
-    /// Resets each stream with unsent bytes and no progress for `patience`; takes up to twice `patience`.
+    /// Resets each stream with unsent bytes and no progress for `patience`, which may grow; takes up to twice `patience`.
     ///
     /// # Cancel safety
     /// Restarts the watch: streams seen so far get another `patience`.
-    pub(super) async fn watch(&self, patience: Duration) -> Infallible {
+    pub(super) async fn watch(&self, patience: impl Fn() -> Duration) -> Infallible {
         let mut before = HashMap::new();
         loop {
-            tokio::time::sleep(patience).await;
+            let waited = patience();
+            tokio::time::sleep(waited).await;
+            let is_over = patience() <= waited;
             let open = lock(&self.open);
             let now: HashMap<u64, u64> = open
                 .iter()
                 .filter_map(|(number, window)| Some((*number, window.owes_after()?)))
                 .collect();
             for (number, sent) in &now {
-                if before.get(number) == Some(sent)
+                if is_over
+                    && before.get(number) == Some(sent)
                     && let Some(window) = open.get(number)
                 {
                     window.give_up();
@@ -270,7 +273,7 @@ mod tests {
     use http_body::Body as _;
     use http_body_util::BodyExt;
     use tokio::task::JoinSet;
-    use tokio::time::{sleep, timeout};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
 
@@ -290,7 +293,7 @@ mod tests {
                 piece.advance(1);
             }
         };
-        let watch = windows.watch(PATIENCE);
+        let watch = windows.watch(|| PATIENCE);
         tokio::pin!(watch);
         tokio::select! {
             never = &mut watch => match never {},
@@ -316,9 +319,37 @@ mod tests {
         let frame = body.frame().await.unwrap().unwrap();
         frame.into_data().unwrap().advance(3);
         tokio::select! {
-            done = timeout(10 * PATIENCE, windows.watch(PATIENCE)) => assert!(done.is_err()),
+            done = timeout(10 * PATIENCE, windows.watch(|| PATIENCE)) => assert!(done.is_err()),
             () = window.given_up() => panic!("nothing is left to take"),
         }
+    }
+
+    // The connection has brought a good token between two looks.
+    #[tokio::test(start_paused = true)]
+    async fn grown_patience_counts_from_the_next_look() {
+        let windows = StreamWindows::default();
+        let window = windows.new_window();
+        windows.enter(1, Arc::clone(&window));
+        let mut body = WatchedBody::new(Body::from("left"), Arc::clone(&window));
+        let _piece = body.frame().await.unwrap().unwrap();
+        let began = Instant::now();
+        let short = PATIENCE / 10;
+        let watch = windows.watch(|| {
+            if began.elapsed() < short * 3 / 2 {
+                short
+            } else {
+                PATIENCE
+            }
+        });
+        tokio::pin!(watch);
+        let given_up = async {
+            tokio::select! {
+                never = &mut watch => match never {},
+                () = window.given_up() => {}
+            }
+        };
+        given_up.await;
+        assert!(began.elapsed() >= PATIENCE, "{:?}", began.elapsed());
     }
 
     /// An answer of one piece, already handed out.

@@ -92,11 +92,11 @@ impl StreamSpawner {
         window
     }
 
-    /// Resets every stream whose peer reads nothing for `patience`.
+    /// Resets every stream whose peer reads nothing for `patience`, which may grow.
     ///
     /// # Cancel safety
     /// Restarts the watch: streams seen so far get another `patience`.
-    pub(super) async fn watch(&self, patience: Duration) -> Infallible {
+    pub(super) async fn watch(&self, patience: impl Fn() -> Duration) -> Infallible {
         self.0.windows.watch(patience).await
     }
 

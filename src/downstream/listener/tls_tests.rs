@@ -322,21 +322,56 @@ async fn a_large_answer_is_read_to_its_end() {
 
 #[tokio::test]
 async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
-    let (running, client, _folder) = start_tls(|settings| {
-        // Long enough that the request comes before the end is announced.
-        settings.idle_timeout = Duration::from_secs(1);
-        settings.stall_timeout = Duration::from_millis(50);
-    });
-    let (mut sender, connection) = narrow_client(&running, client, 1).await;
-    let (told, ended) = tokio::sync::oneshot::channel();
-    running.tasks.spawn_service(async {
-        drop(connection.await);
-        drop(told);
-    });
-    let _unread = sender.send_request(get("/")).await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(10), ended);
-    let told: Result<(), _> = ended.await.expect("still open");
-    assert!(told.is_err(), "nothing is sent, only dropped");
+    for is_short_for_all in [true, false] {
+        let (running, client, _folder) = start_tls(|settings| {
+            // Long enough that the request comes before the end is announced.
+            settings.idle_timeout = Duration::from_secs(1);
+            let short = Duration::from_millis(50);
+            if is_short_for_all {
+                settings.stall_timeout = short;
+            } else {
+                // That of a client without a good token.
+                settings.refused_idle_timeout = short;
+            }
+        });
+        let (mut sender, connection) = narrow_client(&running, client, 1).await;
+        let (told, ended) = tokio::sync::oneshot::channel();
+        running.tasks.spawn_service(async {
+            drop(connection.await);
+            drop(told);
+        });
+        let _unread = sender.send_request(get("/")).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended);
+        let told: Result<(), _> = ended.await.expect("still open");
+        assert!(told.is_err(), "nothing is sent, only dropped");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_a_stranger_does_not_read_is_given_up_soon() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.refused_idle_timeout = Duration::from_millis(100));
+    let (mut sender, connection) = narrow_client(&running, client, 512).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    assert_is_given_up(&running, &mut sender, "/endless").await;
+}
+
+#[tokio::test]
+async fn an_answer_may_be_left_unread_after_a_good_token() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.refused_idle_timeout = Duration::from_millis(50));
+    let (mut sender, connection) = narrow_client(&running, client, 512).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let known = sender.send_request(get("/known")).await.unwrap();
+    let body = known.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "known");
+    let _unread = sender.send_request(get("/endless")).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(1), running.dropped.notified()).await;
+    assert!(dropped.is_err(), "its answer is given up");
 }
 
 #[tokio::test]
