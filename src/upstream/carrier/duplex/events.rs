@@ -368,14 +368,14 @@ mod tests {
         };
         let play = async {
             let (first, stream) = answer(&listener, b"\r\n\r\n", STREAM).await;
-            let (post, _) = answer(&listener, b"{}", ACCEPTED).await;
+            let (second, _) = answer(&listener, b"{}", ACCEPTED).await;
             drop(stream);
-            [first, post]
+            [first, second]
         };
         let ((sent, ..), heads) = tokio::join!(ask, play);
         assert!(sent.is_ok(), "{sent:?}");
-        let carries = heads.map(|head| head.contains("cookie: route=b\r\n"));
-        assert_eq!(carries, [false, true]);
+        let with_cookie = heads.map(|head| head.contains("cookie: route=b\r\n"));
+        assert_eq!(with_cookie, [false, true]);
     }
 
     fn resolved(announced: &str) -> Result<String, LinkError> {

@@ -119,7 +119,7 @@ impl<'a> EraResolver<'a> {
         }
         let believed = self.cell.believed().filter(|_| !afresh);
         let Carrier::Duplex(source) = &self.settings.carrier else {
-            return Negotiation::new(self.current).run(believed).await;
+            return Box::pin(Negotiation::new(self.current).run(believed)).await;
         };
         let (declared, is_told) = match believed {
             // Only whether the upstream keeps legacy sessions is unknown.
