@@ -259,6 +259,7 @@ mod tests {
     #[case::not_said(json!({}), false)]
     #[case::listed(json!({"code_challenge_methods_supported": ["plain", "S256"]}), false)]
     #[case::plain_alone(json!({"code_challenge_methods_supported": ["plain"]}), true)]
+    #[case::empty(json!({"code_challenge_methods_supported": []}), false)]
     fn server_that_lists_pkce_without_s256_refuses_it(
         #[case] members: Value,
         #[case] refuses: bool,

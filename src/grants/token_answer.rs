@@ -99,7 +99,8 @@ fn refresh_token<'de, D: Deserializer<'de>>(
     Ok(token.filter(|token| !token.secret().is_empty()))
 }
 
-/// What is neither text nor a list of texts counts as unsaid.
+/// What is neither text nor a list of texts counts as unsaid, and so does an empty one: no list of scopes is empty, and none of
+/// metadata. Spec: RFC 6749 §3.3; RFC 8414 §3.2
 pub(super) fn words<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<String>>, D::Error> {
@@ -109,11 +110,11 @@ pub(super) fn words<'de, D: Deserializer<'de>>(
         Some(Value::Array(list)) => list.iter().map(Value::as_str).collect(),
         _ => None,
     };
-    let split = |scopes: Vec<&str>| {
+    let split = |scopes: Vec<&str>| -> Vec<String> {
         let words = scopes.iter().flat_map(|text| text.split_ascii_whitespace());
         words.map(str::to_owned).collect()
     };
-    Ok(scopes.map(split))
+    Ok(scopes.map(split).filter(|words| !words.is_empty()))
 }
 
 /// What is of another type counts as unsaid.
@@ -136,7 +137,7 @@ pub(super) fn granted<'de, D: Deserializer<'de>>(
         let parts = one.split(',').filter(|part| !part.is_empty());
         *words = parts.map(str::to_owned).collect();
     }
-    Ok(words)
+    Ok(words.filter(|words| !words.is_empty()))
 }
 
 fn scopes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Scope>>, D::Error> {
@@ -186,7 +187,9 @@ mod tests {
     #[case::list(json!(["a", "b"]), Some(&["a", "b"][..]))]
     #[case::github(json!("a,b,"), Some(&["a", "b"][..]))]
     #[case::comma_within(json!("a,b c"), Some(&["a,b", "c"][..]))]
-    #[case::empty(json!(""), Some(&[][..]))]
+    #[case::empty(json!(""), None)]
+    #[case::empty_list(json!([]), None)]
+    #[case::comma_alone(json!(","), None)]
     #[case::null(json!(null), None)]
     #[case::other(json!(7), None)]
     fn scopes_are_words_without_an_empty_one(
