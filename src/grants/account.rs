@@ -221,8 +221,10 @@ impl UpstreamAccount {
             }
             Err(failure) => {
                 // The cached discovery may be stale; the refusal of one caller's token is no evidence of that.
-                if is_gateway || !failure.is_of_caller() {
+                if is_gateway {
                     self.forget();
+                } else if !failure.is_of_caller() {
+                    self.lookup.forget_once_a_minute();
                 }
                 Err(failure)
             }

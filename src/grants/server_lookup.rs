@@ -17,6 +17,8 @@ use crate::sync::shared_failure::SharedFailure;
 const BELIEVED: Duration = Duration::from_hours(1);
 /// Discoveries younger than this are kept when the upstream refuses a caller's token.
 const JUST_FOUND: Duration = Duration::from_mins(1);
+/// Least time between two [`ServerLookup::forget_once_a_minute`] that drop discoveries.
+const FORGOTTEN_EVERY: Duration = Duration::from_mins(1);
 
 /// The cached discoveries of one upstream.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(super) struct ServerLookup {
     servers: Mutex<HashMap<String, Arc<KnownServer>>>,
     /// The first server that the upstream named. Spec: SPEC B-10
     pinned: Mutex<Option<String>>,
+    /// When [`forget_once_a_minute`](Self::forget_once_a_minute) last dropped the discoveries.
+    forgotten: Mutex<Option<Instant>>,
 }
 
 /// The cached discovery of one authorization server.
@@ -57,6 +61,7 @@ impl ServerLookup {
             is_pinned,
             servers: Mutex::default(),
             pinned: Mutex::default(),
+            forgotten: Mutex::default(),
         }
     }
 
@@ -129,6 +134,16 @@ impl ServerLookup {
         }
     }
 
+    /// [`forget`](Self::forget), unless this was done less than a minute ago: failures of many callers, or an upstream that
+    /// refuses each of their tokens, cause one lookup a minute.
+    pub(super) fn forget_once_a_minute(&self) {
+        let mut forgotten = lock(&self.forgotten);
+        if forgotten.is_none_or(|at| at.elapsed() >= FORGOTTEN_EVERY) {
+            *forgotten = Some(Instant::now());
+            self.forget();
+        }
+    }
+
     /// [`forget`](Self::forget), except discoveries younger than a minute: callers whose tokens the upstream refuses,
     /// one after the other, cause one lookup a minute.
     pub(super) fn forget_old(&self) {
@@ -136,5 +151,31 @@ impl ServerLookup {
             let mut found = lock(&server.found);
             *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grants::server_metadata::ServerMetadata;
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_many_callers_cause_one_lookup_a_minute() {
+        let url = Url::parse("https://up.test/mcp").unwrap();
+        let lookup = ServerLookup::new("up".into(), url.clone(), false);
+        let believed = || {
+            lookup.believe(DiscoveredServer {
+                server: ServerMetadata::remembered("https://as.test", url.clone(), None),
+                resource: url.to_string(),
+                scopes: Vec::new(),
+            });
+            lookup.forget_once_a_minute();
+            lock(&lookup.servers)[""].believed().is_some()
+        };
+        assert!(!believed(), "the first one is heard at once");
+        assert!(believed());
+        tokio::time::advance(FORGOTTEN_EVERY).await;
+        assert!(!believed());
+        assert!(believed());
     }
 }

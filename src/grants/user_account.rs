@@ -223,9 +223,9 @@ impl UserAccount {
         self.lookup.believe(found);
     }
 
-    /// Drops the cached discovery.
+    /// Drops the cached discovery, once a minute at most: refusals of many principals' tokens cause one lookup.
     pub(super) fn forget(&self) {
-        self.lookup.forget();
+        self.lookup.forget_once_a_minute();
     }
 
     /// Whether the present configuration still sends the token of `record` there: upstream URL or `resource`, header or
