@@ -6,18 +6,19 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request};
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-use super::client_key::ClientProof;
+use super::client_key::{AssertionAudience, ClientProof};
 use super::extension_grant::RequestingClient;
 use super::token_endpoint::{ASSERTION_TYPE, TokenError};
 use crate::secret::Secret;
 
-/// A form of `fields` and the client's proof, for the endpoint of its server. `is_basic`: a secret goes into `Authorization`.
+/// A form of `fields` and the client's proof, for the endpoint of its server. `is_basic`: a secret goes into `Authorization`. An
+/// assertion is for `audience`.
 ///
 /// # Errors
 /// No assertion can be signed that the server takes.
 pub(super) fn request(
     client: &RequestingClient<'_>,
-    is_basic: bool,
+    (is_basic, audience): (bool, AssertionAudience),
     fields: &[(&str, &str)],
 ) -> Result<Request<Vec<u8>>, TokenError> {
     let (client_id, server) = (client.client_id, client.server);
@@ -36,7 +37,7 @@ pub(super) fn request(
         ClientProof::Key(key) => {
             let taken = server.assertion_algorithms.as_deref();
             let assertion = key
-                .assertion(client_id, &server.issuer, taken)
+                .assertion(client_id, server.audience(audience), taken)
                 .ok_or(TokenError::Assertion)?;
             form.append_pair("client_id", client_id);
             form.append_pair("client_assertion_type", ASSERTION_TYPE);

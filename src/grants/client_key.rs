@@ -1,5 +1,7 @@
 //! `ClientProof`: how the gateway proves to an authorization server which client it is. Spec: RFC 7523.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -25,6 +27,18 @@ pub(super) enum ClientProof {
 pub(super) struct SigningKey {
     key: EncodingKey,
     algorithms: Vec<Algorithm>,
+    /// Whether the server has last accepted the audience [`AssertionAudience::Endpoint`].
+    names_endpoint: AtomicBool,
+}
+
+/// What an assertion names as its audience. Servers disagree: most accept the issuer, which FAPI 2.0 demands, and Okta nothing
+/// but the endpoint. Spec: RFC 7523 §3
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AssertionAudience {
+    /// The issuer identifier of the server.
+    Issuer,
+    /// The URL that the assertion is sent to, and no other one: no receiver can use it elsewhere.
+    Endpoint,
 }
 
 /// Why `private_key` cannot be used.
@@ -50,6 +64,33 @@ impl ClientProof {
             ClientKey::Secret(secret) => Self::Secret(secret.clone()),
             ClientKey::PrivateKey(pem) => Self::Key(SigningKey::read(pem)?),
         })
+    }
+
+    /// The audience to try first: the one that the server has last accepted, else the issuer.
+    pub(super) fn audience(&self) -> AssertionAudience {
+        match self {
+            Self::Key(key) if key.names_endpoint.load(Ordering::Relaxed) => {
+                AssertionAudience::Endpoint
+            }
+            Self::Key(_) | Self::Public | Self::Secret(_) => AssertionAudience::Issuer,
+        }
+    }
+
+    /// The audience to try after `refused`; `None` for a proof without assertions.
+    pub(super) fn other_audience(&self, refused: AssertionAudience) -> Option<AssertionAudience> {
+        let other = match refused {
+            AssertionAudience::Issuer => AssertionAudience::Endpoint,
+            AssertionAudience::Endpoint => AssertionAudience::Issuer,
+        };
+        matches!(self, Self::Key(_)).then_some(other)
+    }
+
+    /// Records that the server has accepted `audience`, for as long as the process runs.
+    pub(super) fn accepted(&self, audience: AssertionAudience) {
+        if let Self::Key(key) = self {
+            let names_endpoint = audience == AssertionAudience::Endpoint;
+            key.names_endpoint.store(names_endpoint, Ordering::Relaxed);
+        }
     }
 
     /// How it is sent to a server that takes the methods `taken`. Spec: RFC 8414 §2, the default.
@@ -104,15 +145,19 @@ impl SigningKey {
         if algorithms.is_empty() {
             return Err(ClientKeyError);
         }
-        Ok(Self { key, algorithms })
+        Ok(Self {
+            key,
+            algorithms,
+            names_endpoint: AtomicBool::new(false),
+        })
     }
 
-    /// An assertion that the gateway is `client_id`, for the server `issuer`, signed with an algorithm of `taken`;
-    /// `None` where the key fits none of these.
+    /// An assertion that the gateway is `client_id`, for the `audience`, signed with an algorithm of `taken`; `None` where the
+    /// key fits none of these.
     pub(super) fn assertion(
         &self,
         client_id: &str,
-        issuer: &str,
+        audience: &str,
         taken: Option<&[String]>,
     ) -> Option<Secret> {
         let is_taken = |algorithm: &&Algorithm| {
@@ -120,13 +165,13 @@ impl SigningKey {
             taken.is_none_or(|taken| taken.contains(&name))
         };
         let algorithm = self.algorithms.iter().find(is_taken)?;
-        let claims = claims(client_id, issuer);
+        let claims = claims(client_id, audience);
         let signed = jsonwebtoken::encode(&Header::new(*algorithm), &claims, &self.key).ok()?;
         Some(Secret::new(signed))
     }
 }
 
-fn claims<'a>(client_id: &'a str, issuer: &'a str) -> AssertionClaims<'a> {
+fn claims<'a>(client_id: &'a str, audience: &'a str) -> AssertionClaims<'a> {
     let now = SystemClock.now().as_secs();
     let mut id = [0; 16];
     // Without randomness every `jti` is zero, and the server refuses the second assertion as a replay.
@@ -134,7 +179,7 @@ fn claims<'a>(client_id: &'a str, issuer: &'a str) -> AssertionClaims<'a> {
     AssertionClaims {
         iss: client_id,
         sub: client_id,
-        aud: issuer,
+        aud: audience,
         iat: now,
         exp: now + ASSERTION_SECS,
         jti: BASE64_URL_SAFE_NO_PAD.encode(id),
@@ -206,6 +251,20 @@ mod tests {
             key.assertion("me", "https://as.test", Some(&taken))
                 .is_none()
         );
+    }
+
+    #[test]
+    fn audience_that_was_accepted_is_tried_first() {
+        let key = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+        let proof = ClientProof::Key(key);
+        let (issuer, endpoint) = (AssertionAudience::Issuer, AssertionAudience::Endpoint);
+        assert_eq!(proof.audience(), issuer);
+        assert_eq!(proof.other_audience(issuer), Some(endpoint));
+        proof.accepted(endpoint);
+        assert_eq!(proof.audience(), endpoint);
+        assert_eq!(proof.other_audience(endpoint), Some(issuer));
+        let secret = ClientProof::Secret(Secret::new("hunter2"));
+        assert_eq!(secret.other_audience(secret.audience()), None);
     }
 
     #[test]

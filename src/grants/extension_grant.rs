@@ -6,11 +6,11 @@ use serde::{Deserialize, Deserializer};
 use url::Url;
 
 use super::client_form;
-use super::client_key::ClientProof;
+use super::client_key::{AssertionAudience, ClientProof};
 use super::documents::DocumentClients;
 use super::server_metadata::ServerMetadata;
 use super::token_answer;
-use super::token_endpoint::{self, TokenError, is_basic};
+use super::token_endpoint::{self, TokenError, is_basic, with_audience};
 use crate::secret::Secret;
 
 /// The client that requests, and the server.
@@ -62,8 +62,18 @@ pub(super) async fn request(
     client: &RequestingClient<'_>,
     fields: &[(&str, &str)],
 ) -> Result<GrantedToken, TokenError> {
+    let send = |audience| request_for(clients, client, (fields, audience));
+    with_audience(client.proof, send).await
+}
+
+/// [`request`], with an assertion for `audience`.
+async fn request_for(
+    clients: &DocumentClients,
+    client: &RequestingClient<'_>,
+    (fields, audience): (&[(&str, &str)], AssertionAudience),
+) -> Result<GrantedToken, TokenError> {
     let is_basic = is_basic(client.proof, client.server)?;
-    let request = client_form::request(client, is_basic, fields)?;
+    let request = client_form::request(client, (is_basic, audience), fields)?;
     let answer = clients.post(request, client.trusted).await?;
     let status = answer.status.as_u16();
     let body = token_endpoint::granted(answer)?;
@@ -100,7 +110,8 @@ mod tests {
             trusted: None,
         };
         let fields = [("grant_type", "urn:x"), ("subject_token", "a+b")];
-        client_form::request(&client, is_basic(&proof, server)?, &fields)
+        let how = (is_basic(&proof, server)?, proof.audience());
+        client_form::request(&client, how, &fields)
     }
 
     #[test]

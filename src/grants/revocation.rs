@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use http::Request;
+use http::{Request, StatusCode};
 use url::Url;
 
 use super::client_form;
+use super::client_key::AssertionAudience;
 use super::documents::is_passing;
 use super::extension_grant::RequestingClient;
 use super::user_account::UserAccount;
@@ -119,10 +120,19 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
         proof: &proof,
         trusted: trusted.as_ref(),
     };
-    let Some(request) = request_of(record, &client) else {
+    let audience = proof.audience();
+    let Some(request) = request_of(record, &client, audience) else {
         return RevocationOutcome::Never;
     };
-    match account.clients.post(request, client.trusted).await {
+    let mut answer = account.clients.post(request, client.trusted).await;
+    let is_refused = matches!(&answer, Ok(answer) if answer.status == StatusCode::UNAUTHORIZED);
+    if is_refused
+        && let Some(other) = proof.other_audience(audience)
+        && let Some(request) = request_of(record, &client, other)
+    {
+        answer = account.clients.post(request, client.trusted).await;
+    }
+    match answer {
         Ok(answer) if is_passing(answer.status.as_u16()) => {
             RevocationOutcome::Later(format!("HTTP {}", answer.status.as_u16()))
         }
@@ -136,11 +146,12 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
 fn request_of(
     record: &RevocationRecord,
     client: &RequestingClient<'_>,
+    audience: AssertionAudience,
 ) -> Option<Request<Vec<u8>>> {
     let token = record.token.as_ref()?.expose();
     let fields = [("token", token), ("token_type_hint", &*record.hint)];
     let is_basic = record.auth_method.as_deref() == Some("client_secret_basic");
-    client_form::request(client, is_basic, &fields).ok()
+    client_form::request(client, (is_basic, audience), &fields).ok()
 }
 
 #[cfg(test)]
@@ -245,7 +256,8 @@ mod tests {
                 proof: &proof,
                 trusted: None,
             };
-            assert_eq!(request_of(&record, &client).is_some(), is_sent, "{listed}");
+            let request = request_of(&record, &client, proof.audience());
+            assert_eq!(request.is_some(), is_sent, "{listed}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use url::Url;
 
+use super::client_key::AssertionAudience;
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
 use super::token_answer::{or_unsaid, words};
@@ -64,6 +65,14 @@ impl ServerMetadata {
 }
 
 impl ServerMetadata {
+    /// The `aud` of an assertion for the token endpoint.
+    pub(super) fn audience(&self, audience: AssertionAudience) -> &str {
+        match audience {
+            AssertionAudience::Issuer => &self.issuer,
+            AssertionAudience::Endpoint => self.token_endpoint.as_str(),
+        }
+    }
+
     /// Whether a server accepts client documents, accepts a client without a secret, and names itself in its answers: the
     /// document is the same client everywhere, so an answer without `iss` could be any server's.
     pub(super) fn reads_documents(&self) -> bool {

@@ -14,9 +14,10 @@ use oauth2::{
     PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, Scope, StandardRevocableToken,
     TokenResponse as _, TokenUrl,
 };
+use tokio::time::{Instant, timeout};
 use url::Url;
 
-use super::client_key::ClientProof;
+use super::client_key::{AssertionAudience, ClientProof};
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN, ReadAnswer, is_passing};
 use super::form_sender::{FormSender, SendError, readable};
 use super::server_metadata::ServerMetadata;
@@ -26,6 +27,9 @@ use crate::telemetry::redact::shown;
 
 /// `client_assertion_type`. Spec: RFC 7523 §2.2
 pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+
+/// Time limit for both requests with an assertion, the second one with another audience: a lease on a grant counts on no more.
+const BOTH_WITHIN: Duration = Duration::from_secs(10);
 
 /// Error codes with which servers (Entra, for instance) refuse a token until the person has acted there. Spec: `OpenID`
 /// Connect Core 1.0 §3.1.2.6, which has them for authorization endpoints
@@ -125,6 +129,13 @@ pub(super) enum TokenError {
     RedirectUri { url: String },
 }
 
+impl TokenError {
+    /// Whether the server refuses the client, or its proof.
+    fn refuses_client(&self) -> bool {
+        matches!(self, Self::OAuth { code, .. } if *code == "invalid_client")
+    }
+}
+
 /// Requests a token. `issuer` is the configured one, whose origin is trusted.
 ///
 /// # Errors
@@ -137,7 +148,43 @@ pub(super) async fn request(
     asked: &TokenRequest<'_>,
     issuer: Option<&Url>,
 ) -> Result<IssuedToken, TokenError> {
-    let (client, assertion) = authenticated(asked)?;
+    let send = |audience| request_for(clients, asked, (issuer, audience));
+    with_audience(asked.proof, send).await
+}
+
+/// Sends a request with an assertion for the audience that the server has last accepted. Where it refuses the client, for the
+/// other one: such a request has had no effect, and no code says that the audience is the cause.
+pub(super) async fn with_audience<T, F>(
+    proof: &ClientProof,
+    send: impl Fn(AssertionAudience) -> F,
+) -> Result<T, TokenError>
+where
+    F: Future<Output = Result<T, TokenError>>,
+{
+    let (audience, began) = (proof.audience(), Instant::now());
+    // Both are boxed: the futures of requests are large.
+    let outcome = Box::pin(send(audience)).await;
+    let is_refused = outcome.as_ref().is_err_and(TokenError::refuses_client);
+    let Some(other) = proof.other_audience(audience).filter(|_| is_refused) else {
+        return outcome;
+    };
+    let left = BOTH_WITHIN.saturating_sub(began.elapsed());
+    match timeout(left, Box::pin(send(other))).await {
+        Ok(again) if !again.as_ref().is_err_and(TokenError::refuses_client) => {
+            proof.accepted(other);
+            again
+        }
+        Ok(_) | Err(_) => outcome,
+    }
+}
+
+/// [`request`], with an assertion for `audience`.
+async fn request_for(
+    clients: &DocumentClients,
+    asked: &TokenRequest<'_>,
+    (issuer, audience): (Option<&Url>, AssertionAudience),
+) -> Result<IssuedToken, TokenError> {
+    let (client, assertion) = authenticated(asked, audience)?;
     let sender = FormSender {
         clients,
         issuer,
@@ -198,6 +245,7 @@ pub(super) async fn request(
 /// The client with its secret; or with an assertion for the form, returned beside it.
 fn authenticated(
     asked: &TokenRequest<'_>,
+    audience: AssertionAudience,
 ) -> Result<(TokenClient<EndpointSet>, Option<Secret>), TokenError> {
     let client = TokenClient::new(ClientId::new(asked.client_id.to_owned()))
         .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
@@ -216,10 +264,10 @@ fn authenticated(
             Ok((client, None))
         }
         ClientProof::Key(key) => {
-            let (client_id, issuer) = (asked.client_id, &asked.server.issuer);
+            let (client_id, audience) = (asked.client_id, asked.server.audience(audience));
             let taken = asked.server.assertion_algorithms.as_deref();
             let assertion = key
-                .assertion(client_id, issuer, taken)
+                .assertion(client_id, audience, taken)
                 .ok_or(TokenError::Assertion)?;
             Ok((client.set_auth_type(AuthType::RequestBody), Some(assertion)))
         }
@@ -347,6 +395,30 @@ pub(super) fn is_basic(proof: &ClientProof, server: &ServerMetadata) -> Result<b
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ClientKey;
+
+    #[tokio::test(start_paused = true)]
+    async fn both_audiences_are_tried_within_ten_seconds() {
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let key = ClientKey::PrivateKey(Secret::new(pair.serialize_pem()));
+        let proof = ClientProof::new(&key).unwrap();
+        for (secs, is_found) in [(7, false), (1, true)] {
+            let answer = |audience| async move {
+                tokio::time::sleep(Duration::from_secs(secs)).await;
+                match audience {
+                    AssertionAudience::Endpoint => Ok(()),
+                    AssertionAudience::Issuer => Err(TokenError::OAuth {
+                        code: "invalid_client",
+                        description: String::new(),
+                    }),
+                }
+            };
+            let began = Instant::now();
+            assert_eq!(with_audience(&proof, answer).await.is_ok(), is_found);
+            assert!(began.elapsed() < BOTH_WITHIN + Duration::from_secs(1));
+        }
+        assert_eq!(proof.audience(), AssertionAudience::Endpoint);
+    }
 
     #[test]
     fn life_beyond_every_calendar_has_no_end() {

@@ -1,5 +1,6 @@
 //! Upstreams with an account, and the tokens of the gateway for them. Spec: SPEC §9, §10.
 
+mod assertions;
 mod attacks;
 mod children;
 mod client_credentials;
