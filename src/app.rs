@@ -304,6 +304,16 @@ fn share(
     shared.serve(sessions, tasks)
 }
 
+fn authenticator(
+    config: &Config,
+    clock: &SharedClock,
+    tasks: &TaskSpawner,
+) -> anyhow::Result<Arc<Authenticator>> {
+    let (auth, egress) = (&config.auth, &config.egress);
+    let made = Authenticator::new(auth, egress, Arc::clone(clock), tasks.clone());
+    made.context("auth")
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -345,8 +355,7 @@ fn assemble(
         tasks: tasks.clone(),
     });
     let stores = shared.map(|shared| share(shared, &relay, &sessions, tasks));
-    let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
-    let auth = auth.context("auth")?;
+    let auth = authenticator(config, &clock, tasks)?;
     let mut pages = None;
     if let Some(vault) = vault {
         if config.has_user_accounts() {

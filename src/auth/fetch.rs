@@ -2,8 +2,9 @@
 //! server.
 //!
 //! A URL on the issuer's own origin is as trusted as the operator who wrote it down; any other is
-//! learned from a document and goes through the egress rules, names being judged by the addresses
-//! they resolve to at connect (SPEC X-01). No redirects, no proxies of the environment, 1 MiB, 5 s.
+//! learned from a document and goes through the egress rules with what `egress.allow` opens, names being
+//! judged by the addresses they resolve to at connect (SPEC X-01). No redirects, no proxies of the
+//! environment, 1 MiB, 5 s.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ impl DocumentError {
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Refused(_) => {
-                "correct the issuer's metadata: what it names on another origin has to be https and public; or set \
-                 `jwks_file` (keys) or `introspection.endpoint`"
+                "correct the issuer's metadata: what it names on another origin has to be https and public; or add that \
+                 host or address to `egress.allow`; or set `jwks_file` (keys) or `introspection.endpoint`"
             }
             Self::Transport(error) => of_transport(error),
             Self::Status(300..=399) => {
@@ -97,22 +98,26 @@ pub(super) struct FormResponse {
     pub(super) body: Vec<u8>,
 }
 
-/// The two clients: one for each kind of trust.
+/// The clients: one for each kind of trust.
 #[derive(Debug, Clone)]
 pub(super) struct IssuerClients {
+    rules: EgressRules,
     configured: Client,
     learned: Client,
+    plain: Client,
 }
 
 impl IssuerClients {
-    /// Sets up both clients, trust anchors of the system included.
+    /// Sets up the clients, trust anchors of the system included. Learned URLs are held to `rules`.
     ///
     /// # Errors
     /// There are no trust anchors.
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
+    pub(super) fn new(rules: EgressRules) -> Result<Self, reqwest::Error> {
         Ok(Self {
             configured: limited(egress::documents()).build()?,
-            learned: limited(EgressRules::default().documents()).build()?,
+            learned: limited(rules.documents()).build()?,
+            plain: limited(rules.plain_documents()).build()?,
+            rules,
         })
     }
 
@@ -172,8 +177,11 @@ impl IssuerClients {
             check_configured(url)?;
             Ok(&self.configured)
         } else {
-            egress::check_url(url)?;
-            Ok(&self.learned)
+            self.rules.check_url(url)?;
+            Ok(match url.scheme() {
+                "https" => &self.learned,
+                _ => &self.plain,
+            })
         }
     }
 }
@@ -196,18 +204,44 @@ fn check_configured(url: &Url) -> Result<(), EgressRefusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use rstest::rstest;
 
     use super::*;
+    use crate::config::{EgressAllow, EgressConfig};
 
     // SPEC X-01
     #[tokio::test]
     async fn learned_name_of_a_private_address_is_not_called_unknown() {
-        let clients = IssuerClients::new().expect("trust anchors");
+        let clients = IssuerClients::new(EgressRules::default()).expect("trust anchors");
         let sent = clients.learned.get("https://localhost:9/").send().await;
         let error = DocumentError::from(sent.expect_err("a private address"));
         assert!(matches!(error, DocumentError::Refused(_)), "{error:?}");
         assert!(error.remedy().contains("https and public"), "{error:?}");
+    }
+
+    // SPEC X-01
+    #[rstest]
+    #[case::public(Vec::new(), "https://keys.example.com/jwks", true)]
+    #[case::inside(Vec::new(), "https://10.1.2.3:6443/openid/v1/jwks", false)]
+    #[case::allowed(vec![block(10)], "https://10.1.2.3:6443/openid/v1/jwks", true)]
+    #[case::plain(vec![block(10)], "http://10.1.2.3/jwks", false)]
+    #[case::plain_here(vec![block(127)], "http://127.0.0.1:3000/jwks", true)]
+    fn metadata_lead_inside_where_that_is_allowed(
+        #[case] allow: Vec<EgressAllow>,
+        #[case] url: &str,
+        #[case] is_asked: bool,
+    ) {
+        let rules = EgressRules::new(&EgressConfig { allow });
+        let clients = IssuerClients::new(rules).expect("trust anchors");
+        let [url, issuer] = [url, "https://as.internal"].map(|url| Url::parse(url).expect("a URL"));
+        assert_eq!(clients.client(&url, &issuer).is_ok(), is_asked);
+    }
+
+    /// The block of all addresses that begin with this byte.
+    fn block(first: u8) -> EgressAllow {
+        EgressAllow::Block(Ipv4Addr::new(first, 0, 0, 0).into(), 8)
     }
 
     // SPEC A-24

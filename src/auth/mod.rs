@@ -53,6 +53,7 @@ pub use self::setup_error::AuthError;
 use crate::call::Principal;
 use crate::clock::SharedClock;
 use crate::config;
+use crate::egress::EgressRules;
 use crate::endpoint::Endpoint;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::IssuerStatus;
@@ -77,20 +78,23 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Reads key files, and starts to fetch the keys of the other issuers in the background. Needs
-    /// a Tokio runtime.
+    /// Reads key files, and starts to fetch the keys of the other issuers in the background. What their documents name on
+    /// other origins is public, or allowed by `egress`. Needs a Tokio runtime.
     ///
     /// # Errors
     /// A key file cannot be used, or this machine has no trust anchors.
     pub fn new(
         config: &config::AuthConfig,
+        egress: &config::EgressConfig,
         clock: SharedClock,
         tasks: TaskSpawner,
     ) -> Result<Arc<Self>, AuthError> {
         let mut shared: Option<IssuerClients> = None;
         let mut fetcher = || match &shared {
             Some(fetcher) => Ok(fetcher.clone()),
-            None => Ok(shared.insert(IssuerClients::new()?).clone()),
+            None => Ok(shared
+                .insert(IssuerClients::new(EgressRules::new(egress))?)
+                .clone()),
         };
         let issuers = config
             .issuers

@@ -97,7 +97,12 @@ impl World {
 fn authenticator(config: &config::AuthConfig) -> (Arc<Authenticator>, Arc<TestClock>) {
     let clock = TestClock::at(NOW);
     let shared: SharedClock = Arc::<TestClock>::clone(&clock);
-    let made = Authenticator::new(config, shared, TaskSpawner::new());
+    let made = Authenticator::new(
+        config,
+        &config::EgressConfig::default(),
+        shared,
+        TaskSpawner::new(),
+    );
     (made.expect("a usable configuration"), clock)
 }
 

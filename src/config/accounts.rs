@@ -341,9 +341,9 @@ pub(super) fn egress(s: &mut ConfigSection<'_>) -> EgressConfig {
         allow: s
             .key(
                 "allow",
-                "Where addresses lead that documents of upstreams with an account name (metadata, token endpoints), \
-                 besides public https ones and the origins that stand in this file: addresses, blocks, host names. \
-                 Plain http to loopback ones alone. For example [\"10.0.0.0/8\", \"keycloak.internal\"].",
+                "Where addresses lead that documents of upstreams with an account, and of issuers, name (metadata, \
+                 keys, token endpoints), besides public https ones and the origins that stand in this file: addresses, \
+                 blocks, host names. Plain http to loopback ones alone. For example [\"10.0.0.0/8\", \"keycloak.internal\"].",
             )
             .list(allowed),
     }

@@ -16,7 +16,8 @@ const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://u
 
 async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
     let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
-    let auth = Authenticator::new(&config.auth, Arc::new(SystemClock), TaskSpawner::new());
+    let (clock, tasks) = (Arc::new(SystemClock), TaskSpawner::new());
+    let auth = Authenticator::new(&config.auth, &config.egress, clock, tasks);
     let pages = ConnectPages::new(ConnectParts {
         settings: Arc::new(config),
         vault: vault(dir).await,

@@ -309,7 +309,7 @@ async fn a_discovered_endpoint_inside_is_not_asked() {
     let elsewhere = Server::start().await;
     // Its metadata names the second server's endpoint, on another port: another origin.
     let issuer = world.server.origin.clone();
-    let fetcher = IssuerClients::new().expect("trust anchors");
+    let fetcher = IssuerClients::new(EgressRules::default()).expect("trust anchors");
     let url = format!("{}/ask", elsewhere.origin).parse().expect("a URL");
     let base = issuer.parse().expect("a URL");
     let refused = fetcher.post(&url, &base, None, String::new()).await;

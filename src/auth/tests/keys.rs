@@ -249,8 +249,13 @@ async fn a_new_token_may_come_back_when_the_keys_were_asked_for_before_it_came()
     let port = listener.local_addr().expect("an address").port();
     let issuer = format!("http://127.0.0.1:{port}");
     let clock = TestClock::at(NOW);
-    let authenticator =
-        Authenticator::new(&auth(&[&issuer]), clock, TaskSpawner::new()).expect("a configuration");
+    let made = Authenticator::new(
+        &auth(&[&issuer]),
+        &config::EgressConfig::default(),
+        clock,
+        TaskSpawner::new(),
+    );
+    let authenticator = made.expect("a configuration");
     authenticator.issuers[0].refresh_stale(&TaskSpawner::new());
     let (under_way, _) = listener.accept().await.expect("a fetch");
     let headers = bearer(&Signer::new("k1").mint(&issuer));
@@ -342,7 +347,13 @@ async fn a_key_file_without_keys_is_told_at_start(#[case] content: &str) {
     let mut config = auth(&[ISSUER]);
     config.issuers[0].jwks_file = Some(path);
     let clock = TestClock::at(NOW);
-    let error = Authenticator::new(&config, clock, TaskSpawner::new()).expect_err("no keys");
+    let made = Authenticator::new(
+        &config,
+        &config::EgressConfig::default(),
+        clock,
+        TaskSpawner::new(),
+    );
+    let error = made.expect_err("no keys");
     assert_eq!(
         error.to_string(),
         "the keys of https://issuer.test cannot be loaded"

@@ -395,8 +395,8 @@ mod tests {
     fn logins() -> Logins {
         let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
         let clock: SharedClock = Arc::new(SystemClock);
-        let auth =
-            Authenticator::new(&config.auth, Arc::clone(&clock), TaskSpawner::new()).unwrap();
+        let (egress, tasks) = (&config.egress, TaskSpawner::new());
+        let auth = Authenticator::new(&config.auth, egress, Arc::clone(&clock), tasks).unwrap();
         let sealing = (Arc::new(Sealer::new(&[]).unwrap()), clock);
         Logins::new(&config, &[], auth, sealing).unwrap()
     }

@@ -112,6 +112,26 @@ async fn a_key_set_elsewhere_must_be_public_and_https() {
     assert_eq!(inside.asked(), Vec::<String>::new());
 }
 
+#[tokio::test]
+async fn keys_inside_are_fetched_where_that_is_allowed() {
+    let (authority, inside) = (Authority::empty("").await, Authority::empty("").await);
+    let issuer = issuer_named("k", &authority.issuer());
+    let url = format!("http://127.0.0.1:{}{KEYS}", inside.port);
+    authority.put(
+        OAUTH,
+        &json!({"issuer": authority.issuer(), "jwks_uri": url}),
+    );
+    inside.put(KEYS, &keys(&[&issuer]));
+    let allowed = "[egress]\nallow = [\"127.0.0.1\"]\n";
+    let gw = behind(&authority)
+        .stub("stub", &[])
+        .toml(allowed)
+        .start()
+        .await;
+    present(&gw, &issuer).await.expect(StatusCode::OK).await;
+    gw.stop().await;
+}
+
 // SPEC X-01
 #[tokio::test]
 async fn redirects_are_not_followed_and_endless_documents_not_read() {
