@@ -30,7 +30,10 @@ const MAX_ATTEMPTS: u64 = 10_000;
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a server counts as one that answers every unknown code with `invalid_client`.
 const DENIES_ALL: Duration = Duration::from_hours(30 * 24);
-const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
+/// Attempts by document in a row whose browsers have not come back: then the document counts as unread, whoever has fetched
+/// it. Anybody may fetch it, and the server that cannot would refuse its users for ever.
+const MOST_BY_DOCUMENT: u32 = 2;
+const NOT_FETCHED: &str = "The server did not take the document of this gateway last time, so the gateway has registered itself.";
 
 /// A client, and how it proves itself at the token endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +51,8 @@ pub(super) struct ChosenClient {
 /// Chooses the client of an authorization, and remembers failed attempts.
 #[derive(Debug)]
 pub(super) struct ClientChoice {
-    /// For each principal that was sent to a server with the document as client and has not come back: how often the
-    /// document had been fetched by then.
-    attempts: Cache<GrantKey, u64>,
+    /// For each principal that was sent to a server with the document as client and has not come back: its attempts.
+    attempts: Cache<GrantKey, DocumentAttempts>,
     /// For each principal that was sent to a server with a registration and has not come back: the client id.
     sent: Cache<GrantKey, String>,
     /// Issuers that refused the client of a registration as soon as they had made it: such a refusal tells nothing there.
@@ -61,6 +63,14 @@ pub(super) struct ClientChoice {
     refusals: ScopeRefusals,
     /// Whether a browser has come back from a server that accepts the document.
     has_worked: AtomicBool,
+}
+
+/// Attempts of one principal with the document as client, since its browser last came back.
+#[derive(Debug, Clone, Copy)]
+struct DocumentAttempts {
+    /// How often the document had been fetched by the last one.
+    fetches: u64,
+    count: u32,
 }
 
 /// The last registration that failed.
@@ -119,7 +129,7 @@ impl ClientChoice {
             mode != ClientRegistration::Document && server.consent.registration_endpoint.is_some();
         let was_unread = registers && self.was_unread(gateway, key);
         let use_document = |id: &str| {
-            self.attempts.insert(key.clone(), gateway.fetches());
+            self.used_document(gateway, key);
             ChosenClient {
                 id: id.to_owned(),
                 auth_method: "none".to_owned(),
@@ -134,8 +144,8 @@ impl ClientChoice {
                 if note.is_some() {
                     tracing::warn!(
                         upstream = %account.upstream, issuer = %server.issuer,
-                        "the last authorization ended without a callback, and no server fetched /connect/client.json: \
-                         registering instead"
+                        "the last authorization ended without a callback, and the server seems not to read \
+                         /connect/client.json: registering instead"
                     );
                 }
                 let place = (server, key);
@@ -204,10 +214,24 @@ impl ClientChoice {
             && self.refusals.is_news(&asked.issuer, &asked.scopes)
     }
 
-    /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document.
+    /// Records that `key` is sent to a server with the document as client.
+    fn used_document(&self, gateway: &GatewayClient, key: &GrantKey) {
+        let before = self.attempts.get(key).map_or(0, |last| last.count);
+        let attempts = DocumentAttempts {
+            fetches: gateway.fetches(),
+            count: before.saturating_add(1),
+        };
+        self.attempts.insert(key.clone(), attempts);
+    }
+
+    /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document, or the last
+    /// two without callback.
     fn was_unread(&self, gateway: &GatewayClient, key: &GrantKey) -> bool {
         let has_worked = self.has_worked.load(Ordering::Relaxed);
-        !has_worked && self.attempts.get(key) == Some(gateway.fetches())
+        let is_unread = |last: DocumentAttempts| {
+            last.fetches == gateway.fetches() || last.count >= MOST_BY_DOCUMENT
+        };
+        !has_worked && self.attempts.get(key).is_some_and(is_unread)
     }
 
     /// A registration that `server` knows, kept or new. Some servers do not let the gateway find that out.

@@ -186,16 +186,31 @@ fn attempt_without_fetch_and_callback_is_not_repeated() {
     let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
     let choice = ClientChoice::default();
     assert!(!choice.was_unread(&gateway, &key()));
-    choice.attempts.insert(key(), gateway.fetches());
+    choice.used_document(&gateway, &key());
     assert!(choice.was_unread(&gateway, &key()));
     gateway.document().unwrap();
     assert!(!choice.was_unread(&gateway, &key()));
     let back = |client: &str| {
         choice.came_back(&gateway, (&key(), client));
-        choice.attempts.insert(key(), gateway.fetches());
+        choice.used_document(&gateway, &key());
     };
     back("registered");
     assert!(choice.was_unread(&gateway, &key()));
     back("https://mcp.example.com/connect/client.json");
+    assert!(!choice.was_unread(&gateway, &key()));
+}
+
+#[test]
+fn fetches_of_others_hide_one_unread_attempt_alone() {
+    let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
+    let choice = ClientChoice::default();
+    for is_unread in [false, true] {
+        choice.used_document(&gateway, &key());
+        gateway.document().unwrap();
+        assert_eq!(choice.was_unread(&gateway, &key()), is_unread);
+    }
+    choice.came_back(&gateway, (&key(), "registered"));
+    choice.used_document(&gateway, &key());
+    gateway.document().unwrap();
     assert!(!choice.was_unread(&gateway, &key()));
 }
