@@ -137,6 +137,22 @@ impl Database {
         })
     }
 
+    /// The number in the first column of the first row; 0 without a row.
+    ///
+    /// # Errors
+    /// The database fails, or the column holds something else.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn number(
+        &self,
+        text: &'static str,
+        values: &[SqlValue],
+    ) -> Result<i64, DatabaseError> {
+        let rows = self.fetch(text, values).await?;
+        rows.first().map_or(Ok(0), |row| row.int(0))
+    }
+
     /// Runs one statement; the number of changed rows.
     ///
     /// # Errors

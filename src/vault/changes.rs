@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{GrantKey, Vault, fixed_bytes};
-use crate::call::OwnerKey;
+use super::grants::{find, key_in};
+use super::{GrantKey, Vault};
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::lock::lock;
 use crate::telemetry::chain::chain;
@@ -38,22 +38,15 @@ impl Vault {
     /// # Cancel safety
     /// The next poll sees the changes again.
     pub async fn poll_changes(&self) -> Result<(), DatabaseError> {
-        let rows = self
-            .database()
-            .fetch("SELECT number FROM change_counter WHERE id = 1", &[])
-            .await?;
-        let number = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let text = "SELECT number FROM change_counter WHERE id = 1";
+        let number = self.database().number(text, &[]).await?;
         let seen = self.0.seen.load(Ordering::Relaxed);
         if number == seen {
             return Ok(());
         }
-        let rows = self
-            .database()
-            .fetch(
-                "SELECT owner, upstream, number FROM changes WHERE number > $1 ORDER BY number LIMIT $2",
-                &[seen.into(), MAX_CHANGES.into()],
-            )
-            .await?;
+        let text = "SELECT owner, upstream, number FROM changes WHERE number > $1 ORDER BY number LIMIT $2";
+        let values = [seen.into(), MAX_CHANGES.into()];
+        let rows = self.database().fetch(text, &values).await?;
         // Numbers without a gap; a gap means that older rows were swept, or that the database is another one.
         let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let is_whole = seen >= 0 && number > seen && count >= number - seen && count < MAX_CHANGES;
@@ -74,8 +67,7 @@ impl Vault {
             if lock(&self.0.own).remove(&last) {
                 continue;
             }
-            let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
-            self.announce(&GrantKey::new(owner, &row.text(1)?));
+            self.announce(&key_in(row)?);
         }
         self.0.seen.store(last, Ordering::Relaxed);
         Ok(())
@@ -114,16 +106,10 @@ impl Vault {
     ) -> Result<i64, DatabaseError> {
         let text = "UPDATE change_counter SET number = number + 1 WHERE id = 1 RETURNING number";
         let number = tx.number(text, &[]).await?;
-        tx.execute(
-            "INSERT INTO changes (number, owner, upstream, made) VALUES ($1, $2, $3, $4)",
-            &[
-                number.into(),
-                key.owner.bytes().into(),
-                (&*key.upstream).into(),
-                self.now().into(),
-            ],
-        )
-        .await?;
+        let text = "INSERT INTO changes (number, owner, upstream, made) VALUES ($1, $2, $3, $4)";
+        let [owner, upstream] = find(key);
+        let values = [number.into(), owner, upstream, self.now().into()];
+        tx.execute(text, &values).await?;
         Ok(number)
     }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
-use super::{ConnectionState, GrantKey, GrantRecord, StoredGrant, Vault, programs};
+use super::{ConnectionState, GrantKey, GrantRecord, StoredGrant, Vault, fixed_bytes, programs};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
@@ -186,13 +186,9 @@ impl Vault {
         let mut tx = self.database().begin().await?;
         let number = self.begin_change(&mut tx, key).await?;
         let [owner, upstream] = find(key);
-        let ended = tx
-            .execute(
-                "DELETE FROM grants WHERE owner = $1 AND upstream = $2 AND version = $3",
-                &[owner, upstream, version.into()],
-            )
-            .await?;
-        if ended == 0 {
+        let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2 AND version = $3";
+        let values = [owner, upstream, version.into()];
+        if tx.execute(text, &values).await? == 0 {
             return Ok(false);
         }
         programs::remove(&mut tx, key).await?;
@@ -388,6 +384,12 @@ const SELECT: &str =
 /// The values that select a grant.
 pub(super) fn find(key: &GrantKey) -> [SqlValue; 2] {
     [key.owner.bytes().into(), (&*key.upstream).into()]
+}
+
+/// The key in the first two columns of `row`, owner and upstream.
+pub(super) fn key_in(row: &SqlRow) -> Result<GrantKey, DatabaseError> {
+    let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
+    Ok(GrantKey::new(owner, &row.text(1)?))
 }
 
 #[cfg(test)]

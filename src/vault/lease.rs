@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::grants::{NO_LEASE, find};
 use super::{GrantKey, GrantRecord, StoredGrant, Vault, millis, time_of};
 use crate::database::DatabaseError;
 
@@ -50,25 +51,20 @@ impl GrantLeases<'_> {
     pub async fn take(self, key: &GrantKey, version: i64) -> Result<LeaseOutcome, DatabaseError> {
         let holder: [u8; 16] = rand::random();
         let now = self.0.now();
-        let taken = self
-            .0
-            .database()
-            .execute(
-                "UPDATE grants SET lease = $1, lease_ends = $2 \
-                 WHERE owner = $3 AND upstream = $4 AND version = $5 \
-                 AND (lease_ends <= $6 OR lease_ends > $7)",
-                &[
-                    (&holder).into(),
-                    now.saturating_add(millis(LEASE)).into(),
-                    key.owner.bytes().into(),
-                    (&*key.upstream).into(),
-                    version.into(),
-                    now.into(),
-                    self.no_lease_after().into(),
-                ],
-            )
-            .await?;
-        if taken > 0 {
+        let text = "UPDATE grants SET lease = $1, lease_ends = $2 \
+                    WHERE owner = $3 AND upstream = $4 AND version = $5 \
+                    AND (lease_ends <= $6 OR lease_ends > $7)";
+        let [owner, upstream] = find(key);
+        let values = [
+            (&holder).into(),
+            now.saturating_add(millis(LEASE)).into(),
+            owner,
+            upstream,
+            version.into(),
+            now.into(),
+            self.no_lease_after().into(),
+        ];
+        if self.0.database().execute(text, &values).await? > 0 {
             return Ok(LeaseOutcome::Held(GrantLease {
                 key: key.clone(),
                 version,
@@ -89,12 +85,7 @@ impl GrantLeases<'_> {
 
     async fn busy(self, key: &GrantKey) -> Result<LeaseOutcome, DatabaseError> {
         let text = "SELECT lease_ends FROM grants WHERE owner = $1 AND upstream = $2";
-        let rows = self
-            .0
-            .database()
-            .fetch(text, &super::grants::find(key))
-            .await?;
-        let ends = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let ends = self.0.database().number(text, &find(key)).await?;
         Ok(LeaseOutcome::Busy(time_of(ends)))
     }
 
@@ -127,32 +118,24 @@ impl GrantLeases<'_> {
         });
         let kept = useless.as_ref().unwrap_or(record);
         let sealed = self.0.seal_grant(key, version, (kept, state));
-        let written = tx
-            .execute(
-                "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
-                 WHERE owner = $5 AND upstream = $6 AND version = $7",
-                &[
-                    version.into(),
-                    (&*sealed.key_id).into(),
-                    (&*sealed.bytes).into(),
-                    (&super::grants::NO_LEASE).into(),
-                    key.owner.bytes().into(),
-                    (&*key.upstream).into(),
-                    lease.version.into(),
-                ],
-            )
-            .await?;
-        if written == 0 {
+        let text = "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
+                    WHERE owner = $5 AND upstream = $6 AND version = $7";
+        let [owner, upstream] = find(key);
+        let values = [
+            version.into(),
+            (&*sealed.key_id).into(),
+            (&*sealed.bytes).into(),
+            (&NO_LEASE).into(),
+            owner,
+            upstream,
+            lease.version.into(),
+        ];
+        let written = tx.execute(text, &values).await?;
+        if written == 0 || useless.is_some() {
             let current = current.as_ref().map(|grant| &grant.record);
-            self.0
-                .revocations()
-                .add_replaced(&mut tx, key, (record, current))
-                .await?;
-        } else if useless.is_some() {
-            self.0
-                .revocations()
-                .add_replaced(&mut tx, key, (record, None))
-                .await?;
+            let new = current.filter(|_| written == 0);
+            let queue = self.0.revocations();
+            queue.add_replaced(&mut tx, key, (record, new)).await?;
         }
         tx.commit().await?;
         self.0.changed(key, version);
@@ -166,7 +149,7 @@ impl GrantLeases<'_> {
     pub async fn release(self, lease: GrantLease) -> Result<(), DatabaseError> {
         let text =
             "UPDATE grants SET lease_ends = 0 WHERE owner = $1 AND upstream = $2 AND lease = $3";
-        let [owner, upstream] = super::grants::find(&lease.key);
+        let [owner, upstream] = find(&lease.key);
         let values = [owner, upstream, (&lease.holder).into()];
         self.0.database().execute(text, &values).await.map(drop)
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::grants::key_in;
 use super::records::OpenedGrant;
-use super::{ConnectionState, GrantKey, Vault, fixed_bytes, time_of};
-use crate::call::OwnerKey;
+use super::{ConnectionState, GrantKey, Vault, time_of};
 use crate::database::{Database, DatabaseError};
 
 /// Rows read at once.
@@ -63,19 +63,13 @@ impl GrantList<'_> {
             Some(key) => (&key.owner.bytes()[..], &*key.upstream),
             None => (&[][..], ""),
         };
-        let rows = self
-            .0
-            .database()
-            .fetch(PAGE_AFTER, &[owner.into(), upstream.into(), PAGE.into()])
-            .await?;
+        let values = [owner.into(), upstream.into(), PAGE.into()];
+        let rows = self.0.database().fetch(PAGE_AFTER, &values).await?;
         let mut page = Vec::with_capacity(rows.len());
         for row in rows {
-            let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
-            let key = GrantKey::new(owner, &row.text(1)?);
-            let key_id = row.text(3)?;
-            let opened = self
-                .0
-                .open_grant(&key, row.int(2)?, (&key_id, &row.bytes(4)?));
+            let (key, key_id) = (key_in(&row)?, row.text(3)?);
+            let sealed = (&*key_id, &*row.bytes(4)?);
+            let opened = self.0.open_grant(&key, row.int(2)?, sealed);
             page.push(GrantListing {
                 key,
                 sealed_by: self.0.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),

@@ -47,29 +47,19 @@ impl PendingTable<'_> {
         record: &PendingRecord,
     ) -> Result<(), PendingError> {
         let now = self.0.now();
-        let sealed = self
-            .0
-            .seal(RecordKind::Pending, &[state, owner.bytes()], record);
+        let place: [&[u8]; 2] = [state, owner.bytes()];
+        let sealed = self.0.seal(RecordKind::Pending, &place, record);
         let mut tx = self.0.database().begin().await?;
         // Serialises transactions on PostgreSQL: the counts below hold until the commit.
-        tx.execute(
-            "UPDATE change_counter SET number = number WHERE id = 1",
-            &[],
-        )
-        .await?;
+        let text = "UPDATE change_counter SET number = number WHERE id = 1";
+        tx.execute(text, &[]).await?;
         tx.execute("DELETE FROM pending WHERE ends <= $1", &[now.into()])
             .await?;
-        let evicted = tx
-            .execute(
-                "DELETE FROM pending WHERE state IN \
-                 (SELECT state FROM pending WHERE owner = $1 ORDER BY made DESC, state LIMIT $2 OFFSET $3)",
-                &[
-                    owner.bytes().into(),
-                    MAX_PENDING.into(),
-                    (MAX_PENDING_PER_OWNER - 1).into(),
-                ],
-            )
-            .await?;
+        let text = "DELETE FROM pending WHERE state IN \
+             (SELECT state FROM pending WHERE owner = $1 ORDER BY made DESC, state LIMIT $2 OFFSET $3)";
+        let others = MAX_PENDING_PER_OWNER - 1;
+        let values = [owner.bytes().into(), MAX_PENDING.into(), others.into()];
+        let evicted = tx.execute(text, &values).await?;
         let count = tx.number("SELECT COUNT(*) FROM pending", &[]).await?;
         if count >= MAX_PENDING {
             COUNTERS.vault_pending_refused.add(1);

@@ -83,18 +83,14 @@ impl RevocationQueue<'_> {
     ) -> Result<(), DatabaseError> {
         let id: [u8; 16] = rand::random();
         let sealed = self.0.seal(RecordKind::Revocation, &[&id], record);
-        let now = self.0.now();
-        tx.execute(
-            "INSERT INTO revocations (id, key_id, sealed, tries, due, made) VALUES ($1, $2, $3, 0, $4, $4)",
-            &[
-                (&id).into(),
-                (&*sealed.key_id).into(),
-                (&*sealed.bytes).into(),
-                now.into(),
-            ],
-        )
-        .await
-        .map(drop)
+        let text = "INSERT INTO revocations (id, key_id, sealed, tries, due, made) VALUES ($1, $2, $3, 0, $4, $4)";
+        let values = [
+            (&id).into(),
+            (&*sealed.key_id).into(),
+            (&*sealed.bytes).into(),
+            self.0.now().into(),
+        ];
+        tx.execute(text, &values).await.map(drop)
     }
 
     /// Takes up to `most` tokens that are due. Each becomes due again after a pause, unless [finished]; no
@@ -110,11 +106,8 @@ impl RevocationQueue<'_> {
     pub async fn due(self, most: i64) -> Result<Vec<DueRevocation>, DatabaseError> {
         let now = self.0.now();
         let text = "SELECT id, key_id, sealed, tries FROM revocations WHERE due <= $1 ORDER BY due LIMIT $2";
-        let rows = self
-            .0
-            .database()
-            .fetch(text, &[now.into(), most.into()])
-            .await?;
+        let values = [now.into(), most.into()];
+        let rows = self.0.database().fetch(text, &values).await?;
         let mut due = Vec::new();
         for row in rows {
             let id: [u8; 16] = fixed_bytes(row.bytes(0)?)?;
@@ -148,18 +141,12 @@ impl RevocationQueue<'_> {
     /// Drops tokens that have waited for a week, and the oldest beyond [`MAX_QUEUED`].
     pub(super) async fn give_up(self) -> Result<u64, DatabaseError> {
         let old = self.0.now().saturating_sub(millis(GIVE_UP));
-        let aged = self
-            .0
-            .database()
-            .execute("DELETE FROM revocations WHERE made < $1", &[old.into()])
-            .await?;
+        let database = self.0.database();
+        let text = "DELETE FROM revocations WHERE made < $1";
+        let aged = database.execute(text, &[old.into()]).await?;
         let text = "DELETE FROM revocations WHERE id IN \
              (SELECT id FROM revocations ORDER BY made DESC, id LIMIT $1 OFFSET $1)";
-        let crowded = self
-            .0
-            .database()
-            .execute(text, &[MAX_QUEUED.into()])
-            .await?;
+        let crowded = database.execute(text, &[MAX_QUEUED.into()]).await?;
         let tokens = aged + crowded;
         if tokens > 0 {
             COUNTERS.vault_revocations_given_up.add(tokens);

@@ -114,8 +114,8 @@ pub(super) async fn rotate(vault: &Vault) -> Result<RotationResult, DatabaseErro
             }
             tx.commit().await?;
         }
-        let rows = vault.database().fetch(table.left, &[key_id.into()]).await?;
-        let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let database = vault.database();
+        let left = database.number(table.left, &[key_id.into()]).await?;
         result.left += u64::try_from(left).unwrap_or_default();
     }
     Ok(result)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::grants::{find, key_in};
 use super::revocations::MAX_QUEUED;
-use super::{GrantKey, Vault, fixed_bytes, millis, programs};
-use crate::call::OwnerKey;
+use super::{GrantKey, Vault, millis, programs};
 use crate::database::DatabaseError;
 use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
@@ -87,7 +87,7 @@ pub(super) async fn flush_used(vault: &Vault) -> Result<(), DatabaseError> {
         for key in keys {
             let text =
                 "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
-            let [owner, upstream] = super::grants::find(key);
+            let [owner, upstream] = find(key);
             tx.execute(text, &[now.into(), owner, upstream]).await?;
         }
         tx.commit().await?;
@@ -114,16 +114,12 @@ pub(super) async fn sweep(
          WHERE grants.owner = kept_lists.owner AND grants.upstream = kept_lists.upstream)";
     database.execute(lists, &[unused.into()]).await?;
     programs::sweep(database, unused).await?;
-    let rows = database
-        .fetch(
-            "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
-            &[unused.into(), MAX_FORGOTTEN.into()],
-        )
-        .await?;
+    let text = "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2";
+    let values = [unused.into(), MAX_FORGOTTEN.into()];
+    let rows = database.fetch(text, &values).await?;
     let mut count = 0;
     for row in rows {
-        let owner = OwnerKey::from_bytes(fixed_bytes(row.bytes(0)?)?);
-        let key = GrantKey::new(owner, &row.text(1)?);
+        let key = key_in(&row)?;
         if remove_unused(vault, &key, unused).await? {
             forgotten(&key);
             count += 1;
@@ -144,7 +140,7 @@ async fn remove_unused(vault: &Vault, key: &GrantKey, unused: i64) -> Result<boo
     // First, as in every change: the lock keeps other processes from using or replacing the grant between the check
     // and the removal.
     let number = vault.begin_change(&mut tx, key).await?;
-    let [owner, upstream] = super::grants::find(key);
+    let [owner, upstream] = find(key);
     let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
     if tx.number(text, &[owner, upstream, unused.into()]).await? == 0 {
         return Ok(false);
