@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::{HomeDir, is_ours, log_passed_over, private_dir};
+use super::home_dirs::{HomeDir, first_usable, is_ours, private_dir};
 use crate::config::StdioCarrier;
 use crate::secret::Secret;
 use crate::telemetry::redact::{cut, is_secret_name};
@@ -81,20 +81,9 @@ impl HostEnvironment {
     /// # Errors
     /// None can be; the error names each of them with its cause.
     pub fn state_dir(&self) -> io::Result<&Path> {
-        let mut refused: Vec<String> = Vec::new();
-        for dir in &self.state_dirs {
-            match private_dir(dir) {
-                Ok(()) if refused.is_empty() => return Ok(dir),
-                Ok(()) => {
-                    let is_last = refused.len() + 1 == self.state_dirs.len();
-                    let contents = "database and key of the vault";
-                    log_passed_over(contents, dir, &refused.join("; "), is_last);
-                    return Ok(dir);
-                }
-                Err(error) => refused.push(format!("{}: {error}", dir.display())),
-            }
-        }
-        Err(io::Error::other(refused.join("; ")))
+        let contents = "database and key of the vault";
+        let ours_alone = |dir| private_dir(dir).map(|()| dir);
+        first_usable(&self.state_dirs, contents, ours_alone).map_err(io::Error::other)
     }
 }
 

@@ -43,9 +43,34 @@ pub(super) fn is_ours(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid)
 }
 
+/// Takes the first of `candidates` that `open` can, for `contents`, and logs where that is not the first one of all.
+///
+/// # Errors
+/// `open` refuses them all: the text names each of them with its cause.
+pub(super) fn first_usable<'a, T>(
+    candidates: &'a [PathBuf],
+    contents: &str,
+    open: impl Fn(&'a Path) -> io::Result<T>,
+) -> Result<T, String> {
+    let mut refused: Vec<String> = Vec::new();
+    for directory in candidates {
+        match open(directory) {
+            Ok(opened) => {
+                if !refused.is_empty() {
+                    let is_last = refused.len() + 1 == candidates.len();
+                    log_passed_over(contents, directory, &refused.join("; "), is_last);
+                }
+                return Ok(opened);
+            }
+            Err(error) => refused.push(format!("{}: {error}", directory.display())),
+        }
+    }
+    Err(refused.join("; "))
+}
+
 /// Logs that `contents` are in `directory`, as the candidates before it are `refused`: a warning for the last one, the
 /// temporary directory, which may be emptied at any time.
-pub(super) fn log_passed_over(contents: &str, directory: &Path, refused: &str, is_last: bool) {
+fn log_passed_over(contents: &str, directory: &Path, refused: &str, is_last: bool) {
     let directory = directory.display();
     if is_last {
         tracing::warn!(
@@ -118,31 +143,15 @@ impl HomeDirs {
     /// unless another gateway holds it.
     ///
     /// # Errors
-    /// None of them can be created for us alone; the error is that of the last.
+    /// None of them can be created for us alone; the error names each of them with its cause.
     pub(super) fn open(candidates: &[PathBuf]) -> io::Result<Arc<Self>> {
-        let mut refused = Vec::new();
-        for directory in candidates {
-            match Self::share_of(directory) {
-                Ok(homes) => {
-                    if !refused.is_empty() {
-                        let is_last = refused.len() + 1 == candidates.len();
-                        log_passed_over(
-                            "homes of children",
-                            directory,
-                            &refused.join("; "),
-                            is_last,
-                        );
-                    }
-                    return Ok(Arc::new(homes));
-                }
-                Err(error) => refused.push(format!("{}: {error}", directory.display())),
-            }
-        }
-        let refused = refused.join("; ");
-        Err(io::Error::other(format!(
-            "no directory for the homes of children can be used; name one in XDG_STATE_HOME that the user of the gateway \
-             may write in: {refused}"
-        )))
+        let homes = first_usable(candidates, "homes of children", Self::share_of);
+        homes.map(Arc::new).map_err(|refused| {
+            io::Error::other(format!(
+                "no directory for the homes of children can be used; name one in XDG_STATE_HOME that the user of the gateway \
+                 may write in: {refused}"
+            ))
+        })
     }
 
     fn share_of(directory: &Path) -> io::Result<Self> {
