@@ -1,4 +1,6 @@
-//! The digest of several fields whose borders count.
+//! The digest of several fields whose borders count, and digests as text.
+
+use std::fmt::Write as _;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
@@ -14,6 +16,17 @@ pub fn digest_of<T: AsRef<[u8]>>(fields: impl IntoIterator<Item = T>) -> [u8; 32
     let mut out = [0; 32];
     out.copy_from_slice(context.finish().as_ref());
     out
+}
+
+/// `bytes` as hexadecimal digits, as digests stand in names.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a `String` does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use super::listening;
 use crate::clock::SystemClock;
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, Config, HttpServerConfig};
+use crate::digest::hex;
 use crate::downstream::listener::{Listener, ReservedAddress};
 use crate::downstream::{McpService, SessionHandOver};
-use crate::redis_client::hex;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
 

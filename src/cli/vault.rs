@@ -1,6 +1,5 @@
 //! `drawbridge migrate` and `drawbridge vault`: the database and the accounts in it. Nothing secret is printed.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::{BAD_CONFIG, fail, out, refuse};
 use crate::app::durable::{self, DurableError, LostKey};
-use crate::call::OwnerKey;
 use crate::config::{self, Config};
 use crate::database::{DatabaseError, MigrationResult};
+use crate::digest::hex;
 use crate::process::HostEnvironment;
 use crate::runtime::workers;
 use crate::status::TextTable;
@@ -89,7 +88,7 @@ fn digits(text: &str) -> Result<String, String> {
 
 impl AccountFilter {
     fn matches(&self, grant: &GrantListing) -> bool {
-        let digest = hex(grant.key.owner);
+        let digest = hex(grant.key.owner.bytes());
         let is_whose = self.principal.as_ref();
         let is_whose = is_whose.is_none_or(|digits| digest.starts_with(digits));
         let is_where = self.upstream.as_ref();
@@ -232,7 +231,7 @@ async fn all_grants(vault: &Vault) -> Result<Vec<GrantListing>, DatabaseError> {
 
 fn json_of(grant: &GrantListing) -> Value {
     let mut entry = json!({
-        "principal": hex(grant.key.owner),
+        "principal": hex(grant.key.owner.bytes()),
         "upstream": &*grant.key.upstream,
         "connected": time(grant.made),
         "used": time(grant.used),
@@ -255,15 +254,6 @@ fn json_of(grant: &GrantListing) -> Value {
         members.insert("account".to_owned(), json!(account));
     }
     entry
-}
-
-/// All digits of the digest.
-fn hex(owner: OwnerKey) -> String {
-    owner.bytes().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Untrusted text without control characters; a dash for nothing.

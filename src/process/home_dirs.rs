@@ -11,6 +11,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::call::OwnerKey;
+use crate::digest::hex;
 use crate::lock::lock;
 use crate::sync::keyed_counter::KeyedCounter;
 
@@ -184,13 +185,8 @@ impl HomeDirs {
 
     /// The home of `owner` at `upstream`; nothing is created yet.
     pub(super) fn home(self: &Arc<Self>, owner: OwnerKey, upstream: &str) -> HomeDir {
-        let name: String = digest(&SHA256, owner.bytes())
-            .as_ref()
-            .iter()
-            .take(16)
-            .flat_map(|byte| [byte >> 4, byte & 15])
-            .filter_map(|nibble| char::from_digit(nibble.into(), 16))
-            .collect();
+        let digest = digest(&SHA256, owner.bytes());
+        let name = hex(digest.as_ref().get(..16).unwrap_or_default());
         let path = self.root.join(HOMES).join(upstream).join(name);
         let caches = self.root.join("caches").join(upstream);
         self.used().add(path.clone());

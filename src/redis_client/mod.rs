@@ -26,7 +26,7 @@ use self::connect::RedisLink;
 pub use self::failure::RedisFailure;
 pub use self::link::RedisServer;
 use self::link::SharedLink;
-pub use self::script::{RedisScript, hex};
+pub use self::script::RedisScript;
 use self::server_info::ServerInfo;
 use crate::config::RedisConfig;
 use crate::runtime::lifecycle::TaskSpawner;

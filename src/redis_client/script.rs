@@ -1,9 +1,9 @@
 //! Scripts: text files beside the code that runs them, called by their digest.
 
-use std::fmt::Write as _;
-
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, cmd};
+
+use crate::digest::hex;
 
 /// A Lua script. It reads and writes the keys of its arguments only, all of one slot.
 #[derive(Debug)]
@@ -41,17 +41,6 @@ fn call(name: &str, script: &str, keys: &[String], arguments: &[&[u8]]) -> Cmd {
         command.arg(*argument);
     }
     command
-}
-
-/// `bytes` as hexadecimal digits, as digests stand in names.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a `String` does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// Whether the server does not have the script.

@@ -8,7 +8,8 @@ use futures_util::future::{BoxFuture, join_all};
 
 use super::events::SessionKey;
 use crate::call::OwnerKey;
-use crate::redis_client::{RedisClient, RedisFailure, RedisScript, Value, hex};
+use crate::digest::hex;
+use crate::redis_client::{RedisClient, RedisFailure, RedisScript, Value};
 
 /// A script of the shared store.
 #[derive(Debug)]
