@@ -63,12 +63,7 @@ impl AccountProbe {
     }
 
     async fn find(&self) -> Result<(), TokenFailure> {
-        let hints = DiscoveryHints {
-            issuer: self.config.issuer.as_deref(),
-            caller_issuer: None,
-            resource: self.config.resource.as_deref(),
-            scopes: &self.config.scopes,
-        };
+        let hints = DiscoveryHints::from(&self.config);
         let found = self.lookup.find(&self.clients, &hints).await?;
         let issuer = hints.trusted();
         let asking = (&self.clients, issuer.as_ref());

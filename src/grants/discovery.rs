@@ -7,10 +7,10 @@ use url::Url;
 
 use super::challenge::Challenge;
 use super::discovery_error::DiscoveryError;
-use super::documents::DocumentClients;
-use super::documents::MAX_SHOWN;
+use super::documents::{DocumentClients, MAX_SHOWN};
 use super::resource_metadata::{self, ResourceMetadata};
 use super::server_metadata::{self, ServerMetadata};
+use crate::config::UserAccountConfig;
 use crate::telemetry::redact::shown;
 
 /// Bytes of the scopes that are requested because the upstream names them, a space after each included. Servers refuse
@@ -38,6 +38,17 @@ pub(super) struct DiscoveryHints<'a> {
     pub(super) resource: Option<&'a str>,
     /// `scopes`.
     pub(super) scopes: &'a [String],
+}
+
+impl<'a> From<&'a UserAccountConfig> for DiscoveryHints<'a> {
+    fn from(config: &'a UserAccountConfig) -> Self {
+        Self {
+            issuer: config.issuer.as_deref(),
+            caller_issuer: None,
+            resource: config.resource.as_deref(),
+            scopes: &config.scopes,
+        }
+    }
 }
 
 impl DiscoveryHints<'_> {

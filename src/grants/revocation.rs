@@ -112,8 +112,7 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOut
         return RevocationOutcome::Never;
     };
     let server = account.remembered(&record.issuer, endpoint, method).await;
-    let issuer = account.config.issuer.as_deref();
-    let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
+    let trusted = account.trusted();
     let client = RequestingClient {
         server: &server,
         client_id,

@@ -67,12 +67,13 @@ pub struct UserAccount {
 }
 
 impl UserAccount {
-    /// The accounts at `upstream`, whose MCP endpoint is `url`; of a child, what its tokens are for. `fixed` are its
-    /// configured headers.
+    /// The accounts of `kind` at `upstream`, whose MCP endpoint is `url`; of a child, what its tokens are for. `fixed` are
+    /// its configured headers.
     ///
     /// # Errors
     /// `private_key` cannot be used.
     pub fn new(
+        kind: GrantKind,
         upstream: Arc<str>,
         url: Url,
         config: UserAccountConfig,
@@ -88,10 +89,10 @@ impl UserAccount {
         };
         Ok(Arc::new(Self {
             lookup: ServerLookup::new(Arc::clone(&upstream), url, proof.is_some()),
-            log: AccountLog::new(Arc::clone(&upstream), AccountKind::User),
+            log: AccountLog::new(Arc::clone(&upstream), account_kind(kind)),
             failed: Mutex::default(),
             upstream,
-            kind: GrantKind::User,
+            kind,
             config,
             clients,
             vault,
@@ -109,7 +110,7 @@ impl UserAccount {
     pub(super) fn of_login(
         login: &LoginConfig,
         shared: SharedClients,
-        (vault, audit, tasks): (Vault, AuditSink, TaskSpawner),
+        keeping: (Vault, AuditSink, TaskSpawner),
     ) -> Result<Arc<Self>, AccountSetupError> {
         let origin = Url::parse(&login.issuer).map_err(|_| AccountSetupError::Issuer)?;
         let name = Arc::from(login_name(&login.issuer));
@@ -129,20 +130,9 @@ impl UserAccount {
             },
             lists: AccountLists::Own,
         };
-        Ok(Arc::new(Self {
-            lookup: ServerLookup::new(Arc::clone(&name), origin.clone(), true),
-            log: AccountLog::new(Arc::clone(&name), AccountKind::IdJag),
-            failed: Mutex::default(),
-            upstream: name,
-            kind: GrantKind::Login,
-            config,
-            clients: DocumentClients::of_issuer(shared, origin),
-            vault,
-            audit,
-            tasks,
-            fixed: HeaderMap::new(),
-            proof: Some(Arc::new(ClientProof::new(&login.client_key)?)),
-        }))
+        let clients = DocumentClients::of_issuer(shared, origin.clone());
+        let parts = (clients, HeaderMap::new());
+        Self::new(GrantKind::Login, name, origin, config, parts, keeping)
     }
 
     /// The name of the upstream; that of the kept logins for an issuer.
@@ -164,6 +154,11 @@ impl UserAccount {
         failure
     }
 
+    /// The configured issuer, whose origin may be contacted without the egress rules.
+    pub(super) fn trusted(&self) -> Option<Url> {
+        DiscoveryHints::from(&self.config).trusted()
+    }
+
     /// The authorization server, and the scopes and resource to request.
     ///
     /// # Errors
@@ -172,12 +167,7 @@ impl UserAccount {
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
     pub(super) async fn discovered(&self) -> Result<Arc<DiscoveredServer>, TokenFailure> {
-        let hints = DiscoveryHints {
-            issuer: self.config.issuer.as_deref(),
-            caller_issuer: None,
-            resource: self.config.resource.as_deref(),
-            scopes: &self.config.scopes,
-        };
+        let hints = DiscoveryHints::from(&self.config);
         let last = lock(&self.failed).clone();
         if let Some((failure, at)) = last
             && at.elapsed() < AFTER_FAILURE
@@ -331,13 +321,8 @@ impl UserAccount {
     /// Dropping the future abandons the request.
     pub(super) async fn ask(&self, asked: &TokenRequest<'_>) -> Result<IssuedToken, TokenError> {
         let began = Instant::now();
-        let issuer = self.config.issuer.as_deref();
-        let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
-        let kind = match self.kind {
-            GrantKind::Login => AccountKind::IdJag,
-            GrantKind::User | GrantKind::UserKey => AccountKind::User,
-        };
-        let kind = kind.as_str();
+        let trusted = self.trusted();
+        let kind = account_kind(self.kind).as_str();
         let host = asked.server.token_endpoint.host_str().unwrap_or_default();
         let span = StepSpan::token_request(host, Some((&self.upstream, kind)));
         let outcome = token_endpoint::request(&self.clients, asked, trusted.as_ref()).await;
@@ -345,6 +330,14 @@ impl UserAccount {
         span.end(word);
         token_request_ended(&self.upstream, kind, word, began.elapsed());
         outcome
+    }
+}
+
+/// What the log and the metrics call accounts whose grants are of `kind`.
+fn account_kind(kind: GrantKind) -> AccountKind {
+    match kind {
+        GrantKind::Login => AccountKind::IdJag,
+        GrantKind::User | GrantKind::UserKey => AccountKind::User,
     }
 }
 

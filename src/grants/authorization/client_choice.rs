@@ -384,8 +384,7 @@ async fn register(
     (server, endpoint): (&ServerMetadata, &Url),
     scopes: &[String],
 ) -> Result<RegistrationRecord, RegistrationError> {
-    let trusted = account.config.issuer.as_deref();
-    let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
+    let trusted = account.trusted();
     let place = (server.issuer.as_str(), endpoint);
     let taken = (server.client_auth.as_deref(), trusted.as_ref());
     registration::register(&account.clients, gateway, place, taken, scopes).await

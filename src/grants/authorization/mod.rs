@@ -303,8 +303,7 @@ impl Authorizer {
 
     /// The authorization endpoint of a server that supports PKCE.
     fn endpoint(&self, server: &ServerMetadata) -> Result<Url, TokenFailure> {
-        let trusted = self.account.config.issuer.as_deref();
-        let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
+        let trusted = self.account.trusted();
         let endpoint = browser_endpoint(server, &self.account.clients, trusted.as_ref());
         endpoint.map_err(|error| self.account.logged(error))
     }

@@ -25,6 +25,7 @@ use crate::upstream::credentials::{
 use crate::upstream::user_accounts::{AccountKeeping, UserAccounts};
 use crate::upstream::user_keys::UserKeys;
 use crate::upstream::user_tokens::PrincipalTokens;
+use crate::vault::GrantKind;
 
 /// The accounts of an entry of the registry; all absent where its credentials are those of `headers`.
 #[derive(Debug, Default)]
@@ -274,6 +275,7 @@ impl<'c> AccountFactory<'c> {
         let url = site.url(config.resource.as_deref()).map_err(failed)?;
         let clients = self.clients(site, (config.issuer.as_deref(), &url));
         let account = UserAccount::new(
+            GrantKind::User,
             upstream.name.as_str().into(),
             url,
             config.clone(),

@@ -9,6 +9,7 @@ use crate::config::{CarrierConfig, UpstreamAuth};
 use crate::egress::EgressRules;
 use crate::grants::{DocumentClients, SharedClients};
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::vault::GrantKind;
 use crate::vault::samples::vault;
 
 fn key() -> GrantKey {
@@ -56,6 +57,7 @@ pub(in crate::grants) async fn account_at(
     let shared = SharedClients::new(EgressRules::new(&config.egress)).unwrap();
     let clients = DocumentClients::new(shared, carrier).unwrap();
     UserAccount::new(
+        GrantKind::User,
         "up".into(),
         carrier.url.clone(),
         auth.clone(),
