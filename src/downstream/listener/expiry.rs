@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use jiff::civil::DateTime;
+
 /// Tags of DER.
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
+
+/// Digits of a time with its century.
+const DIGITS: usize = "YYYYMMDDHHMMSS".len();
 
 /// `notAfter` of a certificate in DER, since the Unix epoch; `None` where it cannot be read.
 pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
@@ -58,39 +63,18 @@ fn time(tag: u8, text: &str) -> Option<Duration> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let (year, rest) = match tag {
-        UTC_TIME => {
-            let (year, rest) = digits.split_at_checked(2)?;
-            let year: i64 = year.parse().ok()?;
-            // Spec: RFC 5280 §4.1.2.5.1
-            (if year < 50 { 2000 + year } else { 1900 + year }, rest)
-        }
-        GENERALIZED_TIME => {
-            let (year, rest) = digits.split_at_checked(4)?;
-            (year.parse().ok()?, rest)
-        }
+    let century = match tag {
+        // Spec: RFC 5280 §4.1.2.5.1
+        UTC_TIME if digits < "50" => "20",
+        UTC_TIME => "19",
+        GENERALIZED_TIME => "",
         _ => return None,
     };
-    if rest.len() != 10 {
-        return None;
-    }
-    let two = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
-    let (month, day) = (two(0)?, two(2)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let of_day = two(4)? * 3600 + two(6)? * 60 + two(8)?;
-    let seconds = days(year, month, day) * 86_400 + of_day;
-    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
-}
-
-/// Days from the Unix epoch to a date of the Gregorian calendar. Years begin in March here, so that a leap
-/// day is the last of its year.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+    let whole = Some([century, digits].concat()).filter(|whole| whole.len() == DIGITS)?;
+    // Not a `Timestamp`: its last day is the one before the last of the year 9999, which stands for "never".
+    let time = DateTime::strptime("%Y%m%d%H%M%S", whole).ok()?;
+    let since = time.duration_since(DateTime::constant(1970, 1, 1, 0, 0, 0, 0));
+    Some(Duration::try_from(since).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -123,6 +107,8 @@ mod tests {
             "241301000000Z",
             "2401010000000",
             "24010100000aZ",
+            "240230000000Z",
+            "240101250000Z",
         ] {
             assert_eq!(time(UTC_TIME, text), None, "{text}");
         }
