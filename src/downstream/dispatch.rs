@@ -369,14 +369,7 @@ fn metadata(
             response
         }
         Method::OPTIONS => preflight(),
-        _ => {
-            let mut response = reply::empty(StatusCode::METHOD_NOT_ALLOWED);
-            response.headers_mut().insert(
-                http::header::ALLOW,
-                HeaderValue::from_static("GET, HEAD, OPTIONS"),
-            );
-            response
-        }
+        _ => reply::method_not_allowed(&[Method::GET, Method::HEAD, Method::OPTIONS]),
     }
 }
 

@@ -199,11 +199,7 @@ pub(super) fn denied_call(denied: &DeniedResponse, body: Bytes) -> Response<Body
 /// 405 of the modern era, where POST is the only method. Spec: SPEC M-01.
 #[must_use]
 pub(super) fn post_only() -> Response<Body> {
-    let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
-    response
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static("POST"));
-    response
+    method_not_allowed(&[Method::POST])
 }
 
 /// 405 with the methods there are.

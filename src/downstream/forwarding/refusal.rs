@@ -1,14 +1,14 @@
 //! The refusal of a request whose session is at a replica that does not answer.
 
 use axum::body::Body;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::cause::chain;
 use crate::cluster::ForwardFailure;
 use crate::downstream::access_log::AccessRecord;
+use crate::downstream::reply;
 use crate::ownership::Ownership;
-use crate::protocol::json;
 
 /// After a lost owner: for its lease to end, and for another replica to take over.
 const COME_BACK: HeaderValue = HeaderValue::from_static("2");
@@ -39,13 +39,9 @@ pub(super) fn refusal(failure: &ForwardFailure) -> Response<Body> {
         let text = "the replica of this session cannot be reached now";
         (StatusCode::SERVICE_UNAVAILABLE, text)
     };
-    let body = json::object([("error", json::quote(text))]);
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = reply::plain(status, text);
     if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(RETRY_AFTER, COME_BACK);
+        response.headers_mut().insert(RETRY_AFTER, COME_BACK);
     }
     response
 }
