@@ -60,9 +60,8 @@ impl ResponseStream {
     pub fn onto(stream: Arc<EventStream>) -> Arc<Self> {
         Arc::new(Self {
             stream: OnceLock::from(stream),
-            opened: Mutex::default(),
             is_shared: true,
-            array: OnceLock::new(),
+            ..Self::default()
         })
     }
 
@@ -83,9 +82,7 @@ impl ResponseStream {
     pub fn begun(stream: Arc<EventStream>) -> Arc<Self> {
         Arc::new(Self {
             stream: OnceLock::from(stream),
-            opened: Mutex::default(),
-            is_shared: false,
-            array: OnceLock::new(),
+            ..Self::default()
         })
     }
 }

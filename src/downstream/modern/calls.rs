@@ -147,7 +147,7 @@ impl ModernCalls {
         } else if let Some(upstream) = link.upstream() {
             self.relay.raise_level_of_parked(call, session, upstream);
         }
-        ModernExchange::of_parked(link, response_queue)
+        ModernExchange::new(None, link, response_queue)
     }
 
     /// Begins a call; at a cap on parked ones its client cannot be asked, unless its questions may wait for a place
@@ -217,7 +217,7 @@ impl ModernCalls {
             message,
         };
         let future = self.run(call, session, Arc::clone(&link), record, asked.patience)?;
-        Ok(ModernExchange::new(future, link, response_queue))
+        Ok(ModernExchange::new(Some(future), link, response_queue))
     }
 
     /// The whole way of a call, as a future of its own.

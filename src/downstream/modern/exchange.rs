@@ -40,28 +40,14 @@ pub(super) struct ModernExchange {
 }
 
 impl ModernExchange {
-    /// An exchange that drives its call.
+    /// An exchange that drives its call by `future`; without one it took a parked call over, which runs on by itself.
     pub(super) fn new(
-        future: CallFuture,
+        future: Option<CallFuture>,
         link: Arc<ModernClientLink>,
         response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
     ) -> Self {
         Self {
-            future: Some(future),
-            link,
-            response_queue,
-            ended: false,
-            open: None,
-        }
-    }
-
-    /// An exchange that took a parked call over, which runs on by itself.
-    pub(super) fn of_parked(
-        link: Arc<ModernClientLink>,
-        response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
-    ) -> Self {
-        Self {
-            future: None,
+            future,
             link,
             response_queue,
             ended: false,
