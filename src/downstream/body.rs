@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::refused_body::{BodyScans, RefusedBody};
 use super::room::{BodyMemory, CollectedBody, OutOfMemory};
 use super::{media, reply};
-use crate::budget::{BudgetExhausted, BudgetHolder, ByteBudget};
+use crate::budget::{BudgetHolder, ByteBudget};
 use crate::config::Config;
 use crate::protocol::json;
 use crate::runtime::poll_time;
@@ -25,23 +25,17 @@ use crate::telemetry::metrics::COUNTERS;
 pub(super) enum BodyError {
     /// The answer to give instead.
     Answered(Response<Body>),
-    /// The body exceeds the configured size.
-    TooLarge(Box<RefusedBody>),
-    /// The byte budget has no room for the body.
-    NoRoom(Box<RefusedBody>, BudgetExhausted),
+    /// The body exceeds a limit.
+    Full(OutOfMemory, Box<RefusedBody>),
 }
 
 impl BodyError {
     /// A body that exceeds a limit; `begun` are the pieces read before.
     fn of(full: OutOfMemory, begun: Vec<Bytes>, rest: Body, until: Instant) -> Self {
-        let body = Box::new(RefusedBody { begun, rest, until });
-        match full {
-            OutOfMemory::TooLarge => {
-                COUNTERS.bodies_too_large.add(1);
-                Self::TooLarge(body)
-            }
-            OutOfMemory::NoRoom(exhausted) => Self::NoRoom(body, exhausted),
+        if full == OutOfMemory::TooLarge {
+            COUNTERS.bodies_too_large.add(1);
         }
+        Self::Full(full, Box::new(RefusedBody { begun, rest, until }))
     }
 }
 

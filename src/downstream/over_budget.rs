@@ -77,23 +77,29 @@ impl BodyReader {
         holder: Option<BudgetHolder>,
         unread: BodyError,
     ) -> Result<(Bytes, BudgetExhausted), ReserveRefusal> {
-        let (body, fault, status) = match (unread, holder) {
-            (BodyError::Answered(response), _) => return Err(ReserveRefusal::Answered(response)),
-            (BodyError::NoRoom(body, exhausted), Some(holder)) => {
+        match (unread, holder) {
+            (BodyError::Answered(response), _) => Err(ReserveRefusal::Answered(response)),
+            (BodyError::Full(OutOfMemory::NoRoom(exhausted), body), Some(holder)) => {
                 let read = self.read_reserved(holder, *body, exhausted).await;
-                return read.map(|bytes| (bytes, exhausted));
+                read.map(|bytes| (bytes, exhausted))
             }
-            (BodyError::NoRoom(body, exhausted), None) => {
+            (BodyError::Full(full, body), _) => Err(self.refused(full, body)),
+        }
+    }
+
+    fn refused(&self, full: OutOfMemory, body: Box<RefusedBody>) -> ReserveRefusal {
+        let (fault, status) = match full {
+            OutOfMemory::TooLarge => {
+                let fault = too_large(self.settings.limits.body);
+                (fault, StatusCode::PAYLOAD_TOO_LARGE)
+            }
+            OutOfMemory::NoRoom(exhausted) => {
                 let fault = over_budget(exhausted);
                 let status = reply::legacy_status(fault.kind);
-                (body, fault, status)
-            }
-            (BodyError::TooLarge(body), _) => {
-                let fault = too_large(self.settings.limits.body);
-                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
+                (fault, status)
             }
         };
-        Err(ReserveRefusal::Refused(body, fault, status))
+        ReserveRefusal::Refused(body, fault, status)
     }
 
     /// Reads a body of a live session into the reserve: requests are refused later, other messages processed. Waits for
@@ -111,18 +117,15 @@ impl BodyReader {
         mut body: RefusedBody,
         exhausted: BudgetExhausted,
     ) -> Result<Bytes, ReserveRefusal> {
-        let limits = &self.settings.limits;
         let body_timeout = self.settings.server.body_timeout;
         let permit = timeout_at(body.until, self.budget.reserve(holder)).await;
         // The wait is not the client's delay. Without a permit the body is still searched for the ids of its requests.
         body.until = Instant::now() + body_timeout;
         let Ok(permit) = permit else {
-            let fault = over_budget(exhausted);
-            let status = reply::legacy_status(fault.kind);
-            return Err(ReserveRefusal::Refused(Box::new(body), fault, status));
+            return Err(self.refused(OutOfMemory::NoRoom(exhausted), Box::new(body)));
         };
         let room = BodyMemory::Reserve(permit);
-        let stopped = match CollectedBody::begin(limits.body, None, room) {
+        let full = match CollectedBody::begin(self.settings.limits.body, None, room) {
             Ok(mut collected) => match collect_all(&mut collected, &mut body).await {
                 Ok(()) => return Ok(without_mark(collected.finish())),
                 Err(ReadStopped::Full(full, piece)) => {
@@ -135,15 +138,7 @@ impl BodyReader {
             },
             Err(full) => full,
         };
-        let (fault, status) = match stopped {
-            OutOfMemory::TooLarge => (too_large(limits.body), StatusCode::PAYLOAD_TOO_LARGE),
-            OutOfMemory::NoRoom(exhausted) => {
-                let fault = over_budget(exhausted);
-                let status = reply::legacy_status(fault.kind);
-                (fault, status)
-            }
-        };
-        Err(ReserveRefusal::Refused(Box::new(body), fault, status))
+        Err(self.refused(full, Box::new(body)))
     }
 }
 
