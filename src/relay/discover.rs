@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use super::initialize::SessionOpener;
 use crate::session::Session;
@@ -48,17 +49,15 @@ impl SessionOpener {
     }
 
     /// JSON text of `serverInfo` in results that we write for a modern client.
-    pub(crate) fn server_info(&self, session: &Session) -> Bytes {
+    pub(crate) fn server_info(&self, session: &Session) -> ByteString {
         let known = session
             .endpoint
             .upstreams
             .first()
             .and_then(|upstream| self.links.known(session, upstream));
         match known {
-            Some(known) if self.links.views.is_pure(&session.endpoint) => {
-                known.server_info.as_bytes().clone()
-            }
-            _ => Bytes::copy_from_slice(self.ourselves.info.as_bytes()),
+            Some(known) if self.links.views.is_pure(&session.endpoint) => known.server_info.clone(),
+            _ => ByteString::from(&*self.ourselves.info),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::protocol::meta;
 pub(super) fn input_required<'q>(
     entries: impl IntoIterator<Item = (String, &'q InputRequest)>,
     state: &str,
-    server_info: &[u8],
+    server_info: &str,
 ) -> Bytes {
     let mut requests = ObjectWriter::default();
     for (key, question) in entries {
@@ -27,7 +27,6 @@ pub(super) fn input_required<'q>(
         out.member("inputRequests", &requests.finish());
     }
     out.member("requestState", &json::quote(state));
-    let server_info = std::str::from_utf8(server_info).unwrap_or("{}");
     out.member("_meta", &json::object([(meta::SERVER_INFO, server_info)]));
     out.finish().into()
 }
@@ -36,12 +35,6 @@ pub(super) fn input_required<'q>(
 pub(super) fn is_page(question: &InputRequest) -> bool {
     question.method == "elicitation/create"
         && member(question.params_text(), "mode") == Some("\"url\"")
-}
-
-/// Whether the answer's `action` is `accept`.
-pub(super) fn is_accepted(answer: &[u8]) -> bool {
-    let text = std::str::from_utf8(answer).unwrap_or("{}");
-    member(text, "action") == Some("\"accept\"")
 }
 
 #[cfg(test)]
@@ -56,7 +49,7 @@ mod tests {
             method: "roots/list".to_owned(),
             params: None,
         };
-        let text = input_required([("i1".to_owned(), &question)], "s", b"{}");
+        let text = input_required([("i1".to_owned(), &question)], "s", "{}");
         let said: Value = serde_json::from_slice(&text).unwrap();
         let expected = json!({"method": "roots/list", "params": {}});
         assert_eq!(said["inputRequests"]["i1"], expected);
@@ -69,7 +62,7 @@ mod tests {
             method: "roots/list".to_owned(),
             params: Some(r#"{"x":1}"#.into()),
         };
-        let text = input_required([("i1".to_owned(), &question)], "s\"", b"{}");
+        let text = input_required([("i1".to_owned(), &question)], "s\"", "{}");
         let said: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(
             said["inputRequests"]["i1"],
@@ -79,7 +72,7 @@ mod tests {
             (&said["resultType"], &said["requestState"]),
             (&json!("input_required"), &json!("s\""))
         );
-        let text = input_required([], "s", b"{}");
+        let text = input_required([], "s", "{}");
         let said: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(said.get("inputRequests"), None);
     }

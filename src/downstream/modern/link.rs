@@ -5,6 +5,7 @@
 //! the retry takes the call over (module `round`).
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -201,15 +202,15 @@ impl ModernClientLink {
         }
     }
 
+    /// A state of this call as the client carries it, good for `life`.
+    pub(super) fn sealed(&self, state: &RequestState, life: Duration) -> String {
+        let (binding, parking) = (&self.context.request_binding, &self.context.parking);
+        binding.seal(&parking.sealer, state, parking.clock.now() + life)
+    }
+
     /// Seals the upstream's state into `requestState`; the gateway keeps none of it. Spec: BRIDGING §3.3.
     fn suspend(&self, entries: &[(String, InputRequest)], carry: CarriedState) -> InputOutcome {
-        let parking = &self.context.parking;
-        let expires = parking.clock.now() + LIFE;
-        let request_state = RequestState::Carried(carry);
-        let sealed = self
-            .context
-            .request_binding
-            .seal(&parking.sealer, &request_state, expires);
+        let sealed = self.sealed(&RequestState::Carried(carry), LIFE);
         if sealed.len() > SealPurpose::RequestState.max_len() {
             return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }

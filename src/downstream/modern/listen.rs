@@ -238,10 +238,7 @@ async fn open_subscription(
     let server = service.relay.opener.server_info(&session);
     let about = json::object([
         (meta::SUBSCRIPTION_ID, &*subscription.id),
-        (
-            meta::SERVER_INFO,
-            std::str::from_utf8(&server).unwrap_or("{}"),
-        ),
+        (meta::SERVER_INFO, &*server),
     ]);
     let result = json::object([("resultType", "\"complete\""), ("_meta", &*about)]);
     let result = rpc::response(&subscription.id, "result", &result);

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use axum::body::Body;
 use bytes::Bytes;
+use bytestring::ByteString;
 use http::{Response, StatusCode};
 
 use crate::call::Reply;
@@ -100,7 +101,7 @@ impl RequestRefusal {
 /// JSON text, says whose that is.
 pub(super) fn of_tool_fault(
     fault: &Fault,
-    server_info: impl FnOnce() -> Bytes,
+    server_info: impl FnOnce() -> ByteString,
 ) -> (StatusCode, Reply) {
     if reply::is_tool_error(fault.kind) {
         let result = tool_error(fault, &server_info());
@@ -175,13 +176,12 @@ pub(super) fn status_of(reply: &Reply) -> StatusCode {
 }
 
 /// A tool result with the fault's public text, for the model. Spec: SPEC E-05, M-40, M-41.
-fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
-    let server = std::str::from_utf8(server_info).unwrap_or("{}");
+fn tool_error(fault: &Fault, server_info: &str) -> Bytes {
     json::object([
         ("resultType", "\"complete\""),
         ("content", &*content::text_content(&fault.public)),
         ("isError", "true"),
-        ("_meta", &*json::object([(meta::SERVER_INFO, server)])),
+        ("_meta", &*json::object([(meta::SERVER_INFO, server_info)])),
     ])
     .into()
 }
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_failed_tool_call_is_told_to_the_model_in_a_whole_result() {
         let fault = Fault::upstream(FaultKind::UpstreamLost, "gone");
-        let server = || Bytes::from_static(br#"{"name":"s"}"#);
+        let server = || ByteString::from_static(r#"{"name":"s"}"#);
         let (_, reply) = of_tool_fault(&fault, server);
         let result: serde_json::Value = serde_json::from_str(reply.result().unwrap()).unwrap();
         assert_eq!(

@@ -117,11 +117,12 @@ impl InputRounds {
     fn take(&mut self, answers: Vec<AnsweredRequest>) {
         for AnsweredRequest { number, answer, .. } in answers {
             if let Some(open) = self.open.remove(&number) {
-                if answers::is_accepted(&answer) {
+                let answer = InputResponse::Result(answer);
+                if answer.is_accepted() {
                     self.pages.agreed(number);
                 }
                 // The receiver may have been dropped.
-                drop(open.answer.send(Ok(InputResponse::Result(answer))));
+                drop(open.answer.send(Ok(answer)));
             }
         }
     }
@@ -203,14 +204,8 @@ impl ModernClientLink {
         state.rounds.round += 1;
         let round = state.rounds.round;
         let life = self.life();
-        let parking = &self.context.parking;
-        let owner = parking.owner;
-        let request_state = RequestState::Parked { owner, key, round };
-        let expires = parking.clock.now() + life;
-        let sealed = self
-            .context
-            .request_binding
-            .seal(&parking.sealer, &request_state, expires);
+        let owner = self.context.parking.owner;
+        let sealed = self.sealed(&RequestState::Parked { owner, key, round }, life);
         let server = self.context.relay.opener.server_info(&self.context.session);
         let open = state.rounds.open.iter();
         let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));
