@@ -14,7 +14,6 @@ use crate::protocol::{Message, Revision, json, meta, without_nulls};
 use crate::session::{DeliveryMode, ImplicitHome, NewSession, Session};
 use crate::store::quotas::QuotaClaim;
 use crate::translate::effective_capabilities;
-use crate::translate::naming::ResolvedName;
 use crate::translate::rewrite::CompletionRef;
 use crate::upstream::OWN_INFO;
 
@@ -64,27 +63,18 @@ impl SessionOpener {
     fn named_upstream(&self, request: &Message) -> Option<Arc<str>> {
         let target = methods::lookup(request.method()?)?.target?;
         let prefixes = &self.links.views.prefixes;
-        let resolved = |name: &str, is_uri| {
-            let resolved = if is_uri {
-                prefixes.resolve_uri(name)
-            } else {
-                prefixes.resolve_name(name)
-            };
-            match resolved {
-                ResolvedName::Exact { upstream, .. } => Some(upstream),
-                ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
-            }
-        };
+        let of_name = |name: &str| prefixes.resolve_name(name).upstream();
+        let of_uri = |uri: &str| prefixes.resolve_uri(uri).upstream();
         match target {
             UpstreamParam::Tool | UpstreamParam::Prompt => {
-                resolved(&request.param_str(target.param())?, false)
+                of_name(&request.param_str(target.param())?)
             }
             UpstreamParam::Resource | UpstreamParam::Skill => {
-                resolved(&request.param_str(target.param())?, true)
+                of_uri(&request.param_str(target.param())?)
             }
             UpstreamParam::Reference => match CompletionRef::read(request.param("ref")?)? {
-                CompletionRef::Prompt(name) => resolved(&name, false),
-                CompletionRef::Resource(uri) => resolved(&uri, true),
+                CompletionRef::Prompt(name) => of_name(&name),
+                CompletionRef::Resource(uri) => of_uri(&uri),
             },
             UpstreamParam::Task => None,
         }

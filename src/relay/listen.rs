@@ -19,7 +19,6 @@ use crate::outbound::{EditDepth, RequestHandler, SessionLinks, own_call};
 use crate::protocol::{Era, json, rpc};
 use crate::session::{Session, is_below};
 use crate::tasks::{FollowedTask, Tasks};
-use crate::translate::naming::ResolvedName;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
@@ -176,10 +175,7 @@ impl Subscriptions {
         if self.links.views.is_pure(&session.endpoint) {
             return session.endpoint.upstreams.first().map(Arc::clone);
         }
-        match self.links.views.prefixes.resolve_uri(uri) {
-            ResolvedName::Exact { upstream, .. } => Some(upstream),
-            ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
-        }
+        self.links.views.prefixes.resolve_uri(uri).upstream()
     }
 
     /// Opens the change notices of one upstream; `None` if the upstream is missing or the filter needs none.
@@ -318,10 +314,7 @@ impl Subscriptions {
     ) -> SelectAll<BoxStream<'a, T>> {
         let mut lanes: HashMap<Option<Arc<str>>, Vec<&'a str>> = HashMap::new();
         for uri in uris {
-            let upstream = match self.links.views.prefixes.resolve_uri(uri) {
-                ResolvedName::Exact { upstream, .. } => Some(upstream),
-                ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
-            };
+            let upstream = self.links.views.prefixes.resolve_uri(uri).upstream();
             lanes.entry(upstream).or_default().push(uri);
         }
         stream::select_all(lanes.into_values().map(|uris| {

@@ -50,6 +50,17 @@ pub enum ResolvedName<'a> {
     Unknown,
 }
 
+impl ResolvedName<'_> {
+    /// The upstream that the name or URI alone identifies, without a list.
+    #[must_use]
+    pub fn upstream(self) -> Option<Arc<str>> {
+        match self {
+            Self::Exact { upstream, .. } => Some(upstream),
+            Self::NeedsIndex | Self::Unknown => None,
+        }
+    }
+}
+
 impl NamePrefix {
     /// The mark of `upstream`, a configured name.
     #[must_use]
