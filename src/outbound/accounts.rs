@@ -31,13 +31,11 @@ impl SessionLinks {
     /// Whether the caller has to connect an account before anything can be sent to the upstream. `false` where the
     /// database fails: the request finds out, and says so.
     pub(crate) async fn lacks_account(&self, session: &Session, upstream: &str) -> bool {
-        if !self.upstreams.caller_accounts().has(upstream) {
+        let accounts = self.upstreams.caller_accounts();
+        if !accounts.has(upstream) {
             return false;
         }
-        let state = self
-            .upstreams
-            .caller_accounts()
-            .state(upstream, session.owner());
+        let state = accounts.state(upstream, session.owner());
         matches!(state.await, Ok(Some(state)) if !state.is_connected())
     }
 

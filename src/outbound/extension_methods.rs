@@ -35,11 +35,10 @@ pub(crate) async fn check_anybody_provides(
         return Ok(());
     };
     let provided = |declared: &ServerDeclaration| provides(declared, needs);
-    if links.any_declares(session, provided).await {
-        Ok(())
-    } else {
-        Err(unknown_method(method))
-    }
+    let is_provided = links.any_declares(session, provided).await;
+    is_provided
+        .then_some(())
+        .ok_or_else(|| unknown_method(method))
 }
 
 /// Refuses a method for what belongs to `upstream`, which does not declare its extension.
@@ -93,11 +92,7 @@ pub(crate) async fn check_extension(
         return Ok(());
     }
     let has = has(&*links.learn(session, upstream, None).await?);
-    if has {
-        Ok(())
-    } else {
-        Err(unknown_method(method))
-    }
+    has.then_some(()).ok_or_else(|| unknown_method(method))
 }
 
 /// Refuses a method of the core for what a merged endpoint shows of an upstream that does not declare
@@ -142,11 +137,10 @@ pub(crate) async fn check_anybody_logs(
     let logs = |declared: &ServerDeclaration| declares(declared, "logging");
     let presumed = |upstream: &Arc<str>| links.presumed(session, upstream);
     let may_log = |upstream| presumed(upstream).is_some_and(|declared| logs(&declared));
-    if links.any_declares(session, logs).await || session.endpoint.upstreams.iter().any(may_log) {
-        Ok(())
-    } else {
-        Err(unknown_method("logging/setLevel"))
-    }
+    let may_any_log =
+        links.any_declares(session, logs).await || session.endpoint.upstreams.iter().any(may_log);
+    let unknown = || unknown_method("logging/setLevel");
+    may_any_log.then_some(()).ok_or_else(unknown)
 }
 /// Waits for the handshake with an upstream, as long as the call is not cancelled.
 pub(crate) async fn open(

@@ -26,13 +26,8 @@ impl Relay {
         loop {
             match changes.recv().await {
                 Ok(key) => {
-                    for upstream in self
-                        .parts
-                        .links
-                        .upstreams
-                        .caller_accounts()
-                        .upstreams_of(&key)
-                    {
+                    let accounts = self.parts.links.upstreams.caller_accounts();
+                    for upstream in accounts.upstreams_of(&key) {
                         let owner = key.owner;
                         let key = GrantKey { owner, upstream };
                         self.account_changed(&key, &known).await;
@@ -65,21 +60,19 @@ impl Relay {
     /// Tells the sessions of a changed account; not where it was refreshed, which is another token of the same account.
     async fn account_changed(&self, key: &GrantKey, known: &Cache<GrantKey, AccountState>) {
         let (links, upstream) = (&self.parts.links, &key.upstream);
-        if !links.upstreams.caller_accounts().has(upstream) {
+        let accounts = links.upstreams.caller_accounts();
+        let shared = links.upstreams.shared_accounts();
+        if !accounts.has(upstream) {
             return;
         }
         let sessions = self.opener.sessions.owners().sessions(key.owner);
-        let is_shared = links.upstreams.shared_accounts().has(upstream, key.owner);
+        let is_shared = shared.has(upstream, key.owner);
         if sessions.is_empty() && !is_shared {
             known.invalidate(key);
             return;
         }
         // A refresh may take as long as its server does: the accounts of others wait here.
-        let state = links
-            .upstreams
-            .caller_accounts()
-            .kept(upstream, key.owner)
-            .await;
+        let state = accounts.kept(upstream, key.owner).await;
         // If the database fails, the state of the account is unknown.
         let state = state.ok().flatten();
         match state {
@@ -89,10 +82,7 @@ impl Relay {
         }
         let account = links.upstreams.account(upstream, key.owner);
         // A shared link is kept for a while after its last session.
-        links
-            .upstreams
-            .shared_accounts()
-            .end_others(upstream, key.owner, account.connection());
+        shared.end_others(upstream, key.owner, account.connection());
         let arrival = NoticeArrival::now(None);
         for session in sessions {
             if !session.endpoint.upstreams.contains(upstream) {
