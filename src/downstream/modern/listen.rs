@@ -89,11 +89,8 @@ impl Drop for SubscriptionGuard {
         let (service, uris) = (Arc::clone(&self.service), std::mem::take(&mut self.uris));
         let (principal, session) = (Arc::clone(&self.principal), Arc::clone(&self.session));
         self.service.tasks.spawn(async move {
-            service
-                .relay
-                .subscriptions
-                .leave(&principal, &session, &uris)
-                .await;
+            let subscriptions = &service.relay.subscriptions;
+            subscriptions.leave(&principal, &session, &uris).await;
         });
     }
 }
@@ -101,18 +98,13 @@ impl Drop for SubscriptionGuard {
 /// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
 /// is lost (SPEC M-75).
 pub(super) async fn open(service: &Arc<McpService>, asked: ParsedRequest) -> Response<Body> {
-    let id = asked.id();
-    let opened = match wanted(&asked.message, &asked.envelope) {
-        Ok(filter) => open_subscription(service, &asked, filter).await,
-        Err(refusal) => return refusal.response(Some(&id)),
-    };
-    match opened {
-        Ok(mut opened) => {
-            let messages = stream::poll_fn(move |cx| opened.poll_next(cx));
+    match subscribe(service, &asked).await {
+        Ok(messages) => {
             let every = service.settings.server.keep_alive;
             reply::event_stream(Body::new(PlainEvents::new(Bytes::new(), messages, every)))
         }
-        Err(fault) => refusal::fault_response(&fault, Some(&id)),
+        Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&asked.id())),
+        Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&asked.id())),
     }
 }
 
@@ -155,21 +147,16 @@ async fn follow(
 ) -> Vec<(String, FollowedTask)> {
     let (principal, session) = (&asked.principal, Arc::clone(&held.session));
     let until = Instant::now() + service.settings.mcp.connect_wait;
+    let subscriptions = &service.relay.subscriptions;
     let resources = async {
-        let relay = &service.relay;
-        let mut followed = relay
-            .subscriptions
-            .follow_all(principal, &session, &wanted.uris, until);
+        let mut followed = subscriptions.follow_all(principal, &session, &wanted.uris, until);
         while let Some(uri) = followed.next().await {
             held.uris.push(uri.to_owned());
         }
     };
     let ids = followable(service, tasks.to_vec());
     let tasks = join_all(ids.into_iter().map(async |id| {
-        let following = service
-            .relay
-            .subscriptions
-            .follow_task(principal, &session, &id);
+        let following = subscriptions.follow_task(principal, &session, &id);
         let task = tokio::time::timeout_at(until, following).await.ok()??;
         Some((id, task))
     }));
@@ -212,11 +199,8 @@ async fn open_subscription(
         uris: Vec::new(),
         _permit: permit,
     };
-    let heard = service
-        .relay
-        .subscriptions
-        .listen_all(&session, &wanted)
-        .await;
+    let subscriptions = &service.relay.subscriptions;
+    let heard = subscriptions.listen_all(&session, &wanted).await;
     let mut honoured = heard.filter.clone();
     let found = follow(service, asked, &wanted.tasks, &honoured, &mut held).await;
     // Keep the order of the request.
@@ -230,10 +214,7 @@ async fn open_subscription(
     }
     let ack = acknowledgement(&subscription.id, &honoured);
     let over = end_of_get(service, &session, &asked.principal);
-    let deaf = service
-        .relay
-        .subscriptions
-        .until_undeliverable(&session, heard, &honoured);
+    let deaf = subscriptions.until_undeliverable(&session, heard, &honoured);
     subscription.honours(honoured);
     let server = service.relay.opener.server_info(&session);
     let about = json::object([
