@@ -21,6 +21,7 @@ use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::store::events::SessionKey;
+use crate::sync::wait_until::wait_until;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// How long a client may take to say `initialize`.
@@ -293,13 +294,7 @@ impl Channel {
             terms.tasks.draining().cancelled().await;
             // A message that was sent before its client could know is read and answered.
             tokio::time::sleep(terms.drain_linger).await;
-            loop {
-                let changed = self.changed.notified();
-                if self.owed.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                changed.await;
-            }
+            wait_until(&self.changed, || self.owed.load(Ordering::Acquire) == 0).await;
         };
         tokio::select! {
             () = self.ended.cancelled() => ChannelEnd::Slow,

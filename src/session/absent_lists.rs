@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::lock;
 use crate::protocol::methods::ListKind;
 use crate::store::lists::ContentDigest;
+use crate::sync::wait_until::wait_until;
 
 /// An upstream, and the kind of a list.
 type ListKey = (Arc<str>, ListKind);
@@ -130,18 +131,12 @@ impl AbsentLists {
     /// Nothing is lost.
     pub async fn settled(&self, upstream: &Arc<str>, kind: ListKind) {
         let place = (Arc::clone(upstream), kind);
-        loop {
-            let settled = self.settled.notified();
-            tokio::pin!(settled);
-            settled.as_mut().enable();
-            let asked = lock(&self.lists)
-                .get(&place)
-                .is_some_and(|absence| absence.stage == AbsenceStage::Asked);
-            if !asked {
-                return;
-            }
-            settled.await;
-        }
+        let is_settled = || {
+            let lists = lock(&self.lists);
+            let asked = lists.get(&place).map(|absence| absence.stage);
+            asked != Some(AbsenceStage::Asked)
+        };
+        wait_until(&self.settled, is_settled).await;
     }
 
     /// The client asked again and was shown `shown`, while its upstream is still asked.

@@ -15,6 +15,7 @@ use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
 use crate::ownership::Ownership;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{SessionKey, StreamKey};
+use crate::sync::wait_until::wait_until;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// Finished streams a session remembers at most, for resumption.
@@ -323,16 +324,8 @@ impl Session {
     /// The streams end in any case.
     pub async fn end_streams(&self, retry: Duration, within: Duration) {
         self.standalone.hang_up(Some(retry));
-        let ended = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.open_standalones.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        drop(timeout(within, ended).await);
+        let are_ended = || self.open_standalones.load(Ordering::Acquire) == 0;
+        drop(timeout(within, wait_until(&self.changed, are_ended)).await);
     }
 
     /// Whether a call of the session has no reply yet.

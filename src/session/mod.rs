@@ -81,6 +81,7 @@ use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey};
 use crate::sync::desired::Desired;
+use crate::sync::wait_until::wait_until;
 
 /// One session.
 #[derive(Debug)]
@@ -380,15 +381,8 @@ impl Session {
 
     /// Waits until the client may be asked; `false` after `hold_question`.
     pub(super) async fn wait_initialized(&self) -> bool {
-        let wait = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.initialized.load(Ordering::Acquire) {
-                    return;
-                }
-                changed.await;
-            }
-        };
+        let is_initialized = || self.initialized.load(Ordering::Acquire);
+        let wait = wait_until(&self.changed, is_initialized);
         tokio::time::timeout(self.hold_question, wait).await.is_ok()
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 
 use super::lock;
 use crate::protocol::links::LONGEST_ELICITATION_ID;
+use crate::sync::wait_until::wait_until;
 
 /// Completed ids kept of each upstream, the newest.
 const REMEMBERED: usize = 64;
@@ -40,22 +41,13 @@ impl UrlElicitationIds {
     /// # Cancel safety
     /// Nothing is lost: ids stay in `ids` until evicted.
     pub async fn all(&self, upstream: &str, wanted: &[String]) {
-        loop {
-            let added = self.added.notified();
-            tokio::pin!(added);
-            // `enable` before reading `ids`, so that a notification in between is not lost.
-            added.as_mut().enable();
-            let over = {
-                let ids = lock(&self.ids);
-                let ids = ids.get(upstream);
-                let is_over = |id| ids.is_some_and(|ids| ids.contains(id));
-                wanted.iter().all(is_over)
-            };
-            if over {
-                return;
-            }
-            added.await;
-        }
+        let are_over = || {
+            let ids = lock(&self.ids);
+            let ids = ids.get(upstream);
+            let is_over = |id| ids.is_some_and(|ids| ids.contains(id));
+            wanted.iter().all(is_over)
+        };
+        wait_until(&self.added, are_over).await;
     }
 }
 

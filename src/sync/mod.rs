@@ -10,3 +10,4 @@ pub mod lazy_cache;
 pub mod on_drop;
 pub mod shared_failure;
 pub mod single_flight;
+pub mod wait_until;
