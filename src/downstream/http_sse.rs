@@ -46,19 +46,15 @@ pub(super) fn open(
     if !AcceptedMedia::read(headers).events {
         return reply::no_events();
     }
-    let Some(paths) = &service.settings.server.sse else {
+    let server = &service.settings.server;
+    let Some(paths) = &server.sse else {
         return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
     };
     let (channel, handle) = match open_channel(service, endpoint, principal, record) {
         Ok(opened) => opened,
         Err(response) => return *response,
     };
-    let base = service
-        .settings
-        .server
-        .public_url
-        .path()
-        .trim_end_matches('/');
+    let base = server.public_url.path().trim_end_matches('/');
     let place = endpoint.place(&paths.messages);
     let mut first = BytesMut::new();
     sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
@@ -70,8 +66,7 @@ pub(super) fn open(
         Poll::Ready(next.ok())
     });
     // Events carry no id: this transport has no resumption. Spec: SPEC H-07.
-    let every = service.settings.server.keep_alive;
-    let body = PlainEvents::new(first.freeze(), messages, every);
+    let body = PlainEvents::new(first.freeze(), messages, server.keep_alive);
     reply::event_stream(Body::new(body))
 }
 
@@ -160,21 +155,15 @@ async fn read_post_otherwise(
         Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
     };
     let session = channel.session();
-    Err(
-        match service
-            .bodies
-            .scans
-            .requests_of(session.as_deref(), *body)
-            .await
-        {
-            Ok(requests) => {
-                let refusals = requests.each_refusal(&fault).into_iter();
-                refusals.for_each(|refusal| channel.send(refusal));
-                reply::empty(StatusCode::ACCEPTED)
-            }
-            Err(NoRequests) => refuse_with(status, &fault),
-        },
-    )
+    let scans = &service.bodies.scans;
+    Err(match scans.requests_of(session.as_deref(), *body).await {
+        Ok(requests) => {
+            let refusals = requests.each_refusal(&fault).into_iter();
+            refusals.for_each(|refusal| channel.send(refusal));
+            reply::empty(StatusCode::ACCEPTED)
+        }
+        Err(NoRequests) => refuse_with(status, &fault),
+    })
 }
 
 /// The handle in a query; the first one counts, and it is plain base64url.

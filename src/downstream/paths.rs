@@ -80,12 +80,8 @@ fn paths(
     endpoints: &[Arc<Endpoint>],
     pages: Option<&ConnectPages>,
 ) -> FastMap<String, PathTarget> {
-    let base = settings
-        .server
-        .public_url
-        .path()
-        .trim_end_matches('/')
-        .to_owned();
+    let url = &settings.server.public_url;
+    let base = url.path().trim_end_matches('/');
     let mut paths = FastMap::default();
     if let Some(pages) = pages {
         let pages = ConnectPage::paths(pages).into_iter();

@@ -284,22 +284,19 @@ impl SessionLinks {
         wait: impl Fn(&Arc<str>) -> Duration,
     ) -> Vec<MergedMember> {
         let wait = &wait;
-        let all = session
-            .endpoint
-            .upstreams
-            .iter()
-            .map(|upstream| async move {
-                let declared = self.learn(session, upstream, Some(wait(upstream))).await;
-                let missing = match &declared {
-                    Ok(_) => self.why_doubtful(session, upstream),
-                    Err(fault) => Some(self.why_missing(session, upstream, Some(fault))),
-                };
-                MergedMember {
-                    upstream: Arc::clone(upstream),
-                    declared: self.or_left_out(upstream, declared),
-                    missing,
-                }
-            });
+        let upstreams = session.endpoint.upstreams.iter();
+        let all = upstreams.map(|upstream| async move {
+            let declared = self.learn(session, upstream, Some(wait(upstream))).await;
+            let missing = match &declared {
+                Ok(_) => self.why_doubtful(session, upstream),
+                Err(fault) => Some(self.why_missing(session, upstream, Some(fault))),
+            };
+            MergedMember {
+                upstream: Arc::clone(upstream),
+                declared: self.or_left_out(upstream, declared),
+                missing,
+            }
+        });
         join_all(all).await
     }
 

@@ -22,30 +22,22 @@ impl SessionOpener {
     /// # Cancel safety
     /// Handshakes go on in the background.
     pub(crate) async fn discover(&self, session: &Arc<Session>) -> Bytes {
+        let (links, revision) = (&self.links, session.revision);
         if let [upstream] = session.endpoint.upstreams.as_slice()
-            && self.links.views.is_pure(&session.endpoint)
+            && links.views.is_pure(&session.endpoint)
         {
-            let declared = self
-                .links
-                .or_left_out(upstream, self.links.learn_alone(session, upstream).await);
-            if let Some(declared) = declared {
-                return merge::discover_pure(session.revision, &declared);
+            let declared = links.learn_alone(session, upstream).await;
+            if let Some(declared) = links.or_left_out(upstream, declared) {
+                return merge::discover_pure(revision, &declared);
             }
-            let last = self
-                .links
-                .declarations
-                .last(&self.links.knowledge_key(session, upstream));
-            let tells = self.links.tells_changes(upstream);
-            return merge::discover_absent(
-                session.revision,
-                last.as_deref(),
-                &self.ourselves,
-                tells,
-            );
+            let key = links.knowledge_key(session, upstream);
+            let last = links.declarations.last(&key);
+            let tells = links.tells_changes(upstream);
+            return merge::discover_absent(revision, last.as_deref(), &self.ourselves, tells);
         }
-        let wait = |upstream: &Arc<str>| self.links.hello_wait(session, upstream);
-        let known = self.links.members(session, wait).await;
-        merge::discover_merged(session.revision, &known, &self.ourselves)
+        let wait = |upstream: &Arc<str>| links.hello_wait(session, upstream);
+        let known = links.members(session, wait).await;
+        merge::discover_merged(revision, &known, &self.ourselves)
     }
 
     /// JSON text of `serverInfo` in results that we write for a modern client.

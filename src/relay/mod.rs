@@ -265,11 +265,8 @@ impl Relay {
         upstream: &Arc<str>,
         limit: Duration,
     ) -> Result<Vec<(ListKind, usize)>, Fault> {
-        self.parts
-            .catalog
-            .own
-            .list_alone(endpoint, upstream, limit)
-            .await
+        let own = &self.parts.catalog.own;
+        own.list_alone(endpoint, upstream, limit).await
     }
 }
 
