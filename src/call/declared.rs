@@ -17,7 +17,7 @@ pub struct ServerDeclaration {
     /// The revision negotiated with the upstream.
     pub revision: Revision,
     /// JSON text of its `capabilities`.
-    pub capabilities: Bytes,
+    pub capabilities: ByteString,
     /// JSON text of its `serverInfo`, without icons that a client must not load (SPEC C-96).
     pub server_info: ByteString,
     /// Its `instructions`, decoded.
@@ -60,19 +60,16 @@ impl ServerDeclaration {
         server_info: Bytes,
         instructions: Option<String>,
     ) -> Self {
-        let capabilities = pruned(capabilities);
-        let text = std::str::from_utf8(&capabilities).unwrap_or("{}");
-        let server_info = pruned(server_info);
-        let info = ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}"));
+        let (capabilities, info) = (pruned(capabilities), pruned(server_info));
         let (server_info, icons_left_out) = match icons::purged(&info) {
             Some(purged) => (purged.text.into(), purged.icons),
             None => (info, 0),
         };
         Self {
-            has_tools: json::member(text, "tools").is_some(),
-            takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
+            has_tools: json::member(&capabilities, "tools").is_some(),
+            takes_tasks: revision.era() == Era::Legacy && takes_tasks(&capabilities),
             hosts_tasks: revision.era() == Era::Modern
-                && extensions::declares(text, extensions::TASKS),
+                && extensions::declares(&capabilities, extensions::TASKS),
             tells_changes: true,
             revision,
             capabilities,
@@ -119,7 +116,7 @@ impl ServerDeclaration {
     /// JSON text of its `capabilities` as clients may be told of them.
     #[must_use]
     pub fn shown_capabilities(&self) -> Cow<'_, str> {
-        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
+        let text = &*self.capabilities;
         let members = match json::members(text) {
             Ok(members) if !self.tells_changes => members,
             _ => return Cow::Borrowed(text),
@@ -140,8 +137,7 @@ impl ServerDeclaration {
     /// Whether it has log messages, whose level can be set.
     #[must_use]
     pub fn logs(&self) -> bool {
-        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
-        json::member(text, "logging").is_some()
+        json::member(&self.capabilities, "logging").is_some()
     }
 
     /// Whether clients are told when its `what` changes.
@@ -153,8 +149,8 @@ impl ServerDeclaration {
     /// Whether it says when its `what` changes: `tools`, `prompts` or `resources`.
     #[must_use]
     pub fn announces(&self, what: &str) -> bool {
-        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
-        json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
+        let list = json::member(&self.capabilities, what);
+        list.and_then(|list| json::member(list, "listChanged")) == Some("true")
     }
 
     /// The kinds with `listChanged`.
@@ -202,11 +198,11 @@ pub fn takes_tasks(capabilities: &str) -> bool {
 }
 
 /// The JSON text `declared` without members that are `null`; `{}` for what is no text.
-fn pruned(declared: Bytes) -> Bytes {
-    let said = match std::str::from_utf8(&declared).map(without_nulls) {
-        Ok(Cow::Borrowed(_)) => None,
-        Ok(Cow::Owned(said)) => Some(said.into()),
-        Err(_) => Some(Bytes::from_static(b"{}")),
+fn pruned(declared: Bytes) -> ByteString {
+    let declared = ByteString::try_from(declared).unwrap_or(ByteString::from_static("{}"));
+    let said = match without_nulls(&declared) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(said) => Some(said.into()),
     };
     said.unwrap_or(declared)
 }

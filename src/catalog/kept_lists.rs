@@ -218,10 +218,9 @@ fn joined(mut items: String, page: Option<&str>) -> Option<String> {
 
 impl KeptList {
     fn new(declared: &ServerDeclaration, items: &str) -> Self {
-        let capabilities = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
         Self {
             revision: declared.revision.as_str().to_owned(),
-            capabilities: capabilities.to_owned(),
+            capabilities: (*declared.capabilities).to_owned(),
             items: format!("[{items}]"),
         }
     }

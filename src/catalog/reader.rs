@@ -295,11 +295,10 @@ impl ListReader {
     }
 }
 
-fn declares(capabilities: &[u8], kind: ListKind) -> bool {
-    let text = std::str::from_utf8(capabilities).unwrap_or("{}");
+fn declares(capabilities: &str, kind: ListKind) -> bool {
     match kind {
-        ListKind::Skills => extensions::declares(text, extensions::SKILLS),
-        _ => json::member(text, kind.capability()).is_some(),
+        ListKind::Skills => extensions::declares(capabilities, extensions::SKILLS),
+        _ => json::member(capabilities, kind.capability()).is_some(),
     }
 }
 

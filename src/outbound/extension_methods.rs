@@ -165,13 +165,12 @@ fn is_of_core(needs: NeededCapability) -> bool {
 }
 
 fn declares(declared: &ServerDeclaration, capability: &str) -> bool {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    json::member(text, capability).is_some()
+    json::member(&declared.capabilities, capability).is_some()
 }
 
 /// Whether an upstream declared what a method needs. Log levels are for all upstreams.
 pub(crate) fn provides(declared: &ServerDeclaration, needs: NeededCapability) -> bool {
-    let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let text = || &*declared.capabilities;
     let is_legacy = declared.revision.era() == Era::Legacy;
     match needs {
         NeededCapability::Nothing | NeededCapability::Logging => true,

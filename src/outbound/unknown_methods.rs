@@ -14,8 +14,7 @@ const SHOWN: usize = 64;
 
 /// Whether a client and an upstream declare an extension in common that we do not understand.
 pub(crate) fn is_shared(client: &ClientCapabilities, declared: &ServerDeclaration) -> bool {
-    let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    extensions::share_foreign(client.text(), declared)
+    extensions::share_foreign(client.text(), &declared.capabilities)
 }
 
 /// Whether a notification of an upstream, of a kind of its own, may go to the client of an endpoint that is pure or

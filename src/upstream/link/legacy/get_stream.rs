@@ -342,7 +342,7 @@ impl GetStream {
 
     /// Whether anything can come over a GET stream (DESIGN §6).
     fn can_push(&self) -> bool {
-        let text = String::from_utf8_lossy(&self.declared.capabilities);
+        let text = &*self.declared.capabilities;
         let capabilities = &self.settings.capabilities;
         capabilities.towards(self.declared.revision).text() != "{}"
             || [

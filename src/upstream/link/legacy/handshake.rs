@@ -136,7 +136,7 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(declared.revision, Revision::V2025_06_18);
-        assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
+        assert_eq!(declared.capabilities, r#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("a\nb"));
     }
 

@@ -255,8 +255,7 @@ impl ModernConnection {
         let Some(declared) = self.declared() else {
             return false;
         };
-        let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        extensions::share_foreign(client.text(), declared)
+        extensions::share_foreign(client.text(), &declared.capabilities)
     }
 
     /// The id of the gateway's next request, also used as its progress token.

@@ -243,7 +243,7 @@ mod tests {
         let reply = Message::parse(text.into(), 128).unwrap();
         let declared = declared(&reply).unwrap();
         assert_eq!(declared.server_info, r#"{"name":"s"}"#);
-        assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
+        assert_eq!(declared.capabilities, r#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("be\nkind"));
     }
 

@@ -281,14 +281,10 @@ fn decides_nothing_alone(error: &LinkError) -> bool {
 
 /// Whether the modern side lacks a capability that the legacy side declares.
 fn declares_less(modern: &ServerDeclaration, legacy: &ServerDeclaration) -> bool {
-    let members = |declared| {
-        let text = std::str::from_utf8(declared).unwrap_or("{}");
-        json::members(text).unwrap_or_default()
-    };
-    let modern = members(&modern.capabilities);
-    members(&legacy.capabilities)
-        .iter()
-        .any(|(name, _)| !modern.iter().any(|(known, _)| known == name))
+    let modern = json::members(&modern.capabilities).unwrap_or_default();
+    let legacy = json::members(&legacy.capabilities).unwrap_or_default();
+    let mut legacy = legacy.iter();
+    legacy.any(|(name, _)| !modern.iter().any(|(known, _)| known == name))
 }
 
 #[cfg(test)]
