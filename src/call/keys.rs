@@ -10,41 +10,45 @@ use crate::digest::digest_of;
 pub(super) const GATEWAY_SUBJECT: &str = "gateway";
 
 /// Digest of issuer + subject: owns quotas, children, caches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OwnerKey([u8; 32]);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerKey(KeyDigest);
 
 /// Digest of issuer + subject + client: seals every handle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct BindingKey([u8; 32]);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BindingKey(KeyDigest);
+
+/// Digest of issuer, subject, client, endpoint and scopes: callers with equal keys may use the same exchanged tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccessKey(KeyDigest);
+
+/// The digest of a key; `Debug` shows its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct KeyDigest([u8; 32]);
 
 // Digests are as good as random: their beginning tells them apart, and each call looks up several.
-impl Hash for OwnerKey {
+impl Hash for KeyDigest {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        beginning(&self.0).hash(state);
+        let beginning = self.0.first_chunk();
+        let beginning = beginning.map_or(0, |chunk| u64::from_le_bytes(*chunk));
+        beginning.hash(state);
     }
 }
 
-impl Hash for BindingKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        beginning(&self.0).hash(state);
+impl std::fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:02x}{:02x}…", self.0[0], self.0[1])
     }
-}
-
-fn beginning(digest: &[u8; 32]) -> u64 {
-    digest
-        .first_chunk()
-        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
 impl OwnerKey {
     pub(super) fn of(issuer: &str, subject: &str) -> Self {
-        Self(digest_of([issuer, subject]))
+        Self(KeyDigest(digest_of([issuer, subject])))
     }
 
     /// The owner of a stored row, from the digest in it.
     #[must_use]
     pub fn from_bytes(digest: [u8; 32]) -> Self {
-        Self(digest)
+        Self(KeyDigest(digest))
     }
 
     /// Whether it is the gateway itself, which has no accounts of its own where callers have theirs.
@@ -57,67 +61,39 @@ impl OwnerKey {
     /// The raw digest.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.0.0
     }
 }
 
 impl From<OwnerKey> for BudgetHolder {
     fn from(owner: OwnerKey) -> Self {
-        Self::Owner(owner.0)
+        Self::Owner(owner.0.0)
     }
 }
 
 impl BindingKey {
     pub(super) fn of(issuer: &str, subject: &str, client: &str) -> Self {
-        Self(digest_of([issuer, subject, client]))
+        Self(KeyDigest(digest_of([issuer, subject, client])))
     }
 
     /// The binding of a stored record, from the digest in it.
     #[must_use]
     pub fn from_bytes(digest: [u8; 32]) -> Self {
-        Self(digest)
+        Self(KeyDigest(digest))
     }
 
     /// The raw digest.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
+        &self.0.0
     }
 }
 
 /// The digest as the access line shows it.
 impl std::fmt::Display for OwnerKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = self.0.iter().take(4);
+        let mut shown = self.0.0.iter().take(4);
         shown.try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for OwnerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OwnerKey({:02x}{:02x}…)", self.0[0], self.0[1])
-    }
-}
-
-impl std::fmt::Debug for BindingKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BindingKey({:02x}{:02x}…)", self.0[0], self.0[1])
-    }
-}
-
-/// Digest of issuer, subject, client, endpoint and scopes: callers with equal keys may use the same exchanged tokens.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AccessKey([u8; 32]);
-
-impl Hash for AccessKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        beginning(&self.0).hash(state);
-    }
-}
-
-impl std::fmt::Debug for AccessKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AccessKey({:02x}{:02x}…)", self.0[0], self.0[1])
     }
 }
 
@@ -127,6 +103,6 @@ impl AccessKey {
         let mut scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
         scopes.sort_unstable();
         scopes.dedup();
-        Self(digest_of(binding.into_iter().chain(scopes)))
+        Self(KeyDigest(digest_of(binding.into_iter().chain(scopes))))
     }
 }
