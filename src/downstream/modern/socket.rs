@@ -52,7 +52,6 @@ pub(in crate::downstream) struct SocketCalls {
 }
 
 /// The calls of one socket, writer's side: polling `SocketFrames` drives the calls, dropping it cancels the calls.
-#[derive(Debug)]
 pub(in crate::downstream) struct SocketFrames {
     queue: mpsc::Receiver<SocketRequest>,
     entries: SelectAll<SocketRequest>,

@@ -104,9 +104,3 @@ impl Drop for IdReservation {
         self.running.lock().remove(&self.id);
     }
 }
-
-impl std::fmt::Debug for SocketRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SocketRequest").finish_non_exhaustive()
-    }
-}
