@@ -116,11 +116,7 @@ fn renamed(message: Message, upstream: &Arc<str>) -> Message {
         if !named(item) {
             return Cow::Borrowed(item);
         }
-        let members = members.into_iter().map(|(name, value)| match &*name {
-            "name" => (name, shown.as_str()),
-            _ => (name, value),
-        });
-        Cow::Owned(json::object(members))
+        Cow::Owned(json::object_replacing(members, "name", &shown))
     });
     let items = json::array(items);
     let bytes = message

@@ -57,11 +57,8 @@ pub(crate) fn is_balanced(params: &str) -> bool {
 pub(crate) fn without_context(params: &str) -> Option<String> {
     member(params, "includeContext").filter(|wanted| *wanted != NO_CONTEXT)?;
     let members = json::members(params).ok()?;
-    let members = members.into_iter().map(|(name, value)| match &*name {
-        "includeContext" => (name, NO_CONTEXT),
-        _ => (name, value),
-    });
-    Some(json::object(members))
+    let without = json::object_replacing(members, "includeContext", NO_CONTEXT);
+    Some(without)
 }
 
 /// One message.

@@ -16,7 +16,9 @@ pub(crate) use duplicates::{NameFolding, first_duplicate};
 pub(crate) use raw::{JsonFlaw, RawString, WalkStop};
 pub(crate) use scan::JsonScanner;
 use scan::is_plain;
-pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
+pub use write::{
+    ObjectWriter, array, object, object_replacing, object_with, quote, quote_into, strings,
+};
 
 use super::number::DecimalNumber;
 

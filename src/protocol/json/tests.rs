@@ -229,6 +229,13 @@ fn an_array_is_written_of_values_or_of_strings() {
 }
 
 #[test]
+fn member_is_replaced_where_it_stands() {
+    let replaced = |name| object_replacing(members(r#"{"a":1,"b":2}"#).unwrap(), name, "[3]");
+    assert_eq!(replaced("a"), r#"{"a":[3],"b":2}"#);
+    assert_eq!(replaced("c"), r#"{"a":1,"b":2}"#);
+}
+
+#[test]
 fn an_inner_member_is_put_in_place_of_what_had_its_name() {
     let put = |text: &str| object_with(&members(text).unwrap(), "in", "k", "1");
     assert_eq!(put("{}"), r#"{"in":{"k":1}}"#);

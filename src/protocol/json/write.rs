@@ -106,6 +106,15 @@ pub fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N
     out.finish()
 }
 
+/// JSON text of an object with these `members`; `name`, where it is one of them, is `value` (JSON text) instead.
+#[must_use]
+pub fn object_replacing(members: ObjectMembers<'_>, name: &str, value: &str) -> String {
+    object(members.into_iter().map(|(known, before)| {
+        let value = if known == name { value } else { before };
+        (known, value)
+    }))
+}
+
 /// JSON text of an object with these `members`, with `name` set to `value` (JSON text) in the nested
 /// object `place`. A missing or non-object `place` is replaced by an object.
 #[must_use]

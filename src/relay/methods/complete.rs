@@ -1,7 +1,5 @@
 //! `completion/complete`: at most a hundred values reach a client. Spec: SPEC C-30.
 
-use std::borrow::Cow;
-
 use crate::call::Reply;
 use crate::outbound::RelayFailure;
 use crate::protocol::{Message, json};
@@ -44,20 +42,12 @@ fn cut(result: &str) -> Option<String> {
         return None;
     }
     let values = json::array(values.into_iter().take(MAX_VALUES));
-    let members = json::members(completion).ok()?;
-    let kept = members.into_iter().filter(|(name, _)| name != "hasMore");
-    let kept = kept.map(|(name, value)| match &*name {
-        "values" => (name, values.as_str()),
-        _ => (name, value),
-    });
-    let more = (Cow::Borrowed("hasMore"), "true");
-    let completion = json::object(kept.chain([more]));
-    let members = json::members(result).ok()?.into_iter();
-    let members = members.map(|(name, value)| match &*name {
-        "completion" => (name, completion.as_str()),
-        _ => (name, value),
-    });
-    Some(json::object(members))
+    let mut members = json::members(completion).ok()?;
+    members.retain(|(name, _)| name != "hasMore");
+    members.push(("hasMore".into(), "true"));
+    let completion = json::object_replacing(members, "values", &values);
+    let members = json::members(result).ok()?;
+    Some(json::object_replacing(members, "completion", &completion))
 }
 
 #[cfg(test)]
