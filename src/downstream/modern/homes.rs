@@ -97,14 +97,10 @@ impl UnplacedRequest<'_> {
     ) -> PlacedRequest {
         match self.place(due, record).await {
             PlacedRequest::Here(Some(_), due @ Some(_), None) => {
-                let paid = self
-                    .reached
-                    .service
-                    .admission
-                    .pay(self.principal.owner(), due);
-                match Box::pin(paid).await {
+                let admission = &self.reached.service.admission;
+                match Box::pin(admission.pay(self.principal.owner(), due)).await {
                     Ok(()) => self.place(None, record).await,
-                    Err(fault) => PlacedRequest::Answered(self.refused(&fault, record)),
+                    Err(fault) => self.refused(&fault, record),
                 }
             }
             placed => placed,
@@ -141,7 +137,7 @@ impl UnplacedRequest<'_> {
         }
         let due = match claim(due) {
             Ok(claim) => claim.map(OwedAdmission::Rate),
-            Err(fault) => return PlacedRequest::Answered(self.refused(&fault, record)),
+            Err(fault) => return self.refused(&fault, record),
         };
         let named = NamedSession {
             id: String::new(),
@@ -163,15 +159,12 @@ impl UnplacedRequest<'_> {
         let from = (client.and_then(ConnectionPermit::client), due.is_none());
         let found = forwarder.find_home(&named, asked, from, record);
         let Some(found) = self.until_cut_off(Box::pin(found)).await else {
-            return self.cut(record);
+            return self.refused(&Fault::cut_off(), record);
         };
         match found {
             HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
-            HomePlace::Answered(response) => {
-                forwarder.learn_modern(self.reached.upstreams, &response);
-                PlacedRequest::Answered(self.watched(response, record))
-            }
-            HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),
+            HomePlace::Answered(response) => self.passed_on(response, record),
+            HomePlace::Ended => self.refused(&lost_with_replica(), record),
         }
     }
 
@@ -184,26 +177,24 @@ impl UnplacedRequest<'_> {
     ) -> PlacedRequest {
         let is_paid = match claim(due) {
             Ok(claim) => claim.is_none(),
-            Err(fault) => return PlacedRequest::Answered(self.refused(&fault, record)),
+            Err(fault) => return self.refused(&fault, record),
         };
         let asked = (self.message, is_paid);
         let (service, forwarder) = (self.reached.service, self.reached.forwarder);
         let answer = keeper::forward((forwarder, keeper), self.parts, asked, record);
         let Some(answer) = self.until_cut_off(Box::pin(answer)).await else {
-            return self.cut(record);
+            return self.refused(&Fault::cut_off(), record);
         };
         match answer {
-            Some(response) => {
-                forwarder.learn_modern(self.reached.upstreams, &response);
-                PlacedRequest::Answered(self.watched(response, record))
-            }
+            Some(response) => self.passed_on(response, record),
             None if is_paid => PlacedRequest::Here(None, None, None),
             None => PlacedRequest::Here(None, service.admission.due(self.principal.owner()), None),
         }
     }
 
-    /// Waits for another replica; `None` if this replica stops before the answer arrives. A request that another replica has
-    /// passed on is never cut off: it has not run, and goes back there. Nor is a request that arrives after the stop began.
+    /// Waits for another replica; `None` if this replica stops before the answer arrives: the outcome of the call is then
+    /// unknown. A request that another replica has passed on is never cut off: it has not run, and goes back there. Nor is a
+    /// request that arrives after the stop began.
     async fn until_cut_off<T>(&self, answered: impl Future<Output = T>) -> Option<T> {
         if forwarding::is_forwarded(&self.parts.extensions) || self.cut_off().is_cancelled() {
             return Some(answered.await);
@@ -215,11 +206,6 @@ impl UnplacedRequest<'_> {
         }
     }
 
-    /// The answer where this replica stops: the outcome of the call is unknown.
-    fn cut(&self, record: &AccessRecord) -> PlacedRequest {
-        PlacedRequest::Answered(self.refused(&Fault::cut_off(), record))
-    }
-
     fn cut_off(&self) -> &CancellationToken {
         let place = std::ptr::from_ref(self.message).addr();
         self.reached.service.modern.cut_off.of(place)
@@ -227,16 +213,18 @@ impl UnplacedRequest<'_> {
 
     /// The answer of another replica, whose stream ends with an error where the outcome of the call is unknown. A
     /// subscription is opened again.
-    fn watched(&self, answer: Response<Body>, record: &AccessRecord) -> Response<Body> {
-        if self.message.method() == Some(LISTEN) {
-            return answer;
+    fn passed_on(&self, mut answer: Response<Body>, record: &AccessRecord) -> PlacedRequest {
+        let reached = self.reached;
+        reached.forwarder.learn_modern(reached.upstreams, &answer);
+        if self.message.method() != Some(LISTEN) {
+            answer = forwarding::watch_modern(answer, self.message, self.cut_off(), record);
         }
-        forwarding::watch_modern(answer, self.message, self.cut_off(), record)
+        PlacedRequest::Answered(answer)
     }
 
-    fn refused(&self, fault: &Fault, record: &AccessRecord) -> Response<Body> {
+    fn refused(&self, fault: &Fault, record: &AccessRecord) -> PlacedRequest {
         record.outcome(error_word(fault.kind));
-        refusal::fault_response(fault, self.message.id())
+        PlacedRequest::Answered(refusal::fault_response(fault, self.message.id()))
     }
 }
 
