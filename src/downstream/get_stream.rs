@@ -70,7 +70,9 @@ async fn open_get(
         Some(NamedEvent::OfUnknownCall) => return Ok(reply::nothing_to_resume()),
         Some(NamedEvent::Known(stream, seq)) => {
             stream.recall(seq).await;
-            if stream.has_ended_at(seq) {
+            // SDKs that poll would resume an empty stream again and again. In older revisions it is the better answer: SDKs
+            // for Go up to 1.1 resume the stream of a call that they have cancelled, and end the session for a refusal.
+            if polls && stream.has_ended_at(seq) {
                 return Ok(reply::nothing_to_resume());
             }
             // First, so that the dead streams of the same client leave their permits.

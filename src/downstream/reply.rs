@@ -233,7 +233,7 @@ pub(super) fn no_events() -> Response<Body> {
 }
 
 /// The refusal of a resumption that no message can follow: 405, since 400 and 404 end the session for several clients, and
-/// an empty stream is resumed again and again. Spec: SPEC T-20, T-25, T-44.
+/// those of 2025-11-25 resume an empty stream again and again. Spec: SPEC T-20, T-25, T-44.
 #[must_use]
 pub(super) fn nothing_to_resume() -> Response<Body> {
     let mut response = plain(

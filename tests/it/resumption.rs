@@ -241,6 +241,32 @@ async fn event_of_no_known_call_is_405() {
     gw.stop().await;
 }
 
+// The SDK for Go up to 1.1, which speaks no later revision than 2025-06-18, ends its session where it is refused.
+// Spec: SPEC T-25.
+#[tokio::test]
+async fn stream_of_a_cancelled_call_is_empty_in_older_revisions() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    for (revision, status) in [("2025-06-18", 200), ("2025-11-25", 405)] {
+        let user = gw.anonymous().open_as("/mcp/stub", revision, json!({}));
+        let user = user.await;
+        let (id, exchange) = user.start("tools/call", progress_call(10_000, 5)).await;
+        let mut stream = exchange.stream();
+        stream.message().await.expect("a notice");
+        let cancelled = json!({"requestId": id});
+        user.notify("notifications/cancelled", cancelled).await;
+        while let Some(message) = stream.message().await {
+            assert_eq!(message["method"], "notifications/progress");
+        }
+        let last = stream.last_id.clone().expect("an event id");
+        let resumed = user.resume(&last).await;
+        assert_eq!(resumed.status(), status, "{revision}");
+        if status == 200 {
+            assert_eq!(resumed.events().message().await, None, "{revision}");
+        }
+    }
+    gw.stop().await;
+}
+
 // VS Code opens no further GET stream in its session where this one is refused. Spec: SPEC T-25, T-48.
 #[tokio::test]
 async fn event_of_no_call_opens_the_get_stream() {
