@@ -1,9 +1,10 @@
 //! Requests of sessions that another replica owns: passed on to it as they are, streams and disconnects included.
 //!
-//! The entry replica checks Host, Origin, path, token and handle, and counts nothing. The owner verifies the token again,
-//! applies the limits, and writes audit record and access line. Only a request whose body names the owner has been counted
-//! against the caller's rate before; a mark says so. A forwarded request is never forwarded again. If the owner of a call
-//! is lost, the entry replica sends the call once more where its tool is in `retry_safe`.
+//! The entry replica checks Host, Origin, path, token and handle, notes the good token on the connection, and counts
+//! nothing. The owner verifies the token again, applies the limits, and writes audit record and access line. Only a
+//! request whose body names the owner has been counted against the caller's rate before; a mark says so. A forwarded
+//! request is never forwarded again. If the owner of a call is lost, the entry replica sends the call once more where
+//! its tool is in `retry_safe`.
 //! Spec: DESIGN §8.1.
 
 mod call_stream;

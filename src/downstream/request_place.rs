@@ -10,9 +10,11 @@ use http::{Method, Response};
 use super::access_log::AccessRecord;
 use super::adoption::NamedSession;
 use super::forwarding::{PassedOn, RequestForwarder};
+use super::listener::ConnectionPermit;
 use super::paths::ServedTransport;
 use super::{McpService, held_request, http_sse, modern};
 use crate::call::Principal;
+use crate::config::AuthMode;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::headers;
@@ -100,6 +102,10 @@ impl RequestPlace {
                 Ok((own, used)) => return Ok((own, Some(used))),
                 Err(other) => request = other,
             }
+        }
+        if let Some(place) = request.extensions().get::<ConnectionPermit>() {
+            let is_limited = service.settings.auth.mode != AuthMode::None;
+            place.passed_on(principal.owner(), is_limited);
         }
         match self.send(forwarder, (request, Some(from)), record).await {
             PassedOn::Answered(response) => Err(Box::new(response)),

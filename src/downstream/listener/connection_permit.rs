@@ -141,6 +141,15 @@ impl ConnectionPermit {
         })
     }
 
+    /// A request brought a good token of `owner`, and another replica serves it, which counts its exchange. `is_limited` as
+    /// in [`Self::begin`].
+    pub(in crate::downstream) fn passed_on(&self, owner: OwnerKey, is_limited: bool) {
+        let holding = lock(&self.taken.entry.holding).clone();
+        if holding.is_none_or(|holding| holding.owner != owner) {
+            drop(self.change_hands(owner, is_limited));
+        }
+    }
+
     /// Notes that the connection is used by `owner` from now on.
     fn change_hands(&self, owner: OwnerKey, is_limited: bool) -> Arc<PrincipalHolding> {
         let TakenPermit { entry, pool, .. } = &*self.taken;

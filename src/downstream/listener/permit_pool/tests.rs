@@ -50,6 +50,22 @@ async fn oldest_connection_without_a_token_makes_room() {
     assert!(open[0].end().is_cancelled() && !open[1].end().is_cancelled());
 }
 
+// The replica that serves the requests counts their exchanges; the token is known here all the same.
+#[tokio::test]
+async fn caller_whose_requests_are_passed_on_is_no_stranger() {
+    let pool = pool(4);
+    let passed = take(&pool, "192.0.2.1").unwrap();
+    assert!(passed.is_of_stranger());
+    passed.passed_on(owner("alice"), true);
+    assert!(!passed.is_of_stranger());
+    let open: Vec<ConnectionPermit> = (2..5)
+        .filter_map(|n| take(&pool, &format!("192.0.2.{n}")))
+        .collect();
+    assert!(take(&pool, "192.0.2.9").is_some());
+    assert_eq!(have_left(&open), [true, false, false]);
+    assert!(!passed.has_left());
+}
+
 #[tokio::test]
 async fn address_has_its_share_only_while_places_are_short() {
     let pool = pool(16);
