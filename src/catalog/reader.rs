@@ -63,10 +63,11 @@ impl UpstreamList {
         next
     }
 
-    /// Whether a page is the last one once more: the upstream reads no cursors, or ends its lists with the cursor `""`.
+    /// Whether a page is one of these once more, its `nextCursor` included: the upstream reads no cursors, or ends its lists
+    /// with the cursor `""`, which asks for the first page.
     fn repeats(&self, held: &CachedPage) -> bool {
-        let last = self.pages.last();
-        last.is_some_and(|(digest, _)| *digest == held.digest)
+        let mut pages = self.pages.iter();
+        pages.any(|(digest, _)| *digest == held.digest)
     }
 
     /// Entries of all its pages, as the upstream lists them.

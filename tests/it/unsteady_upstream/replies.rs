@@ -325,3 +325,33 @@ async fn list_that_goes_round_is_listed_once(#[values("", "more")] next: &'stati
     assert!(listed.iter().all(|name| name == "a"), "{listed:?}");
     gw.stop().await;
 }
+
+// Spec: SPEC C-40. The cursor "" of the last page asks for the first one.
+#[tokio::test]
+async fn list_whose_last_page_leads_to_the_first_is_listed_once() {
+    let answer = |request: Request| async move {
+        let method = request.method().clone();
+        let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if body["method"] != "tools/list" {
+            return usual(&method, &body);
+        }
+        let (name, next) = match body["params"]["cursor"].as_str() {
+            Some("2") => ("b", ""),
+            _ => ("a", "2"),
+        };
+        let tools = json!([{"name": name, "inputSchema": {"type": "object"}}]);
+        let result = json!({"tools": tools, "nextCursor": next});
+        let reply = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+        let response = Response::builder().header("content-type", "application/json");
+        response.body(Body::from(reply.to_string())).unwrap()
+    };
+    let url = serve(answer).await + "/mcp";
+    let setup = Setup::open().url("up", &url, LEGACY).stub("b", &[]);
+    let gw = setup.start().await;
+    let mut merged = gw.anonymous().open("/mcp").await.tools().await;
+    merged.retain(|name| name.starts_with("up__"));
+    merged.sort();
+    assert_eq!(merged, ["up__a", "up__b"]);
+    gw.stop().await;
+}
