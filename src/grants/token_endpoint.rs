@@ -171,7 +171,10 @@ where
     let left = BOTH_WITHIN.saturating_sub(began.elapsed());
     match timeout(left, Box::pin(send(other))).await {
         Ok(again) if !again.as_ref().is_err_and(TokenError::refuses_client) => {
-            proof.accepted(other);
+            // Another failure does not show whether the server takes this audience.
+            if again.is_ok() {
+                proof.accepted(other);
+            }
             again
         }
         Ok(_) | Err(_) => outcome,
@@ -418,6 +421,31 @@ mod tests {
             assert!(began.elapsed() < BOTH_WITHIN + Duration::from_secs(1));
         }
         assert_eq!(proof.audience(), AssertionAudience::Endpoint);
+    }
+
+    #[tokio::test]
+    async fn failure_of_another_kind_teaches_no_audience() {
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let key = ClientKey::PrivateKey(Secret::new(pair.serialize_pem()));
+        let proof = ClientProof::new(&key).unwrap();
+        let answer = |audience| async move {
+            match audience {
+                AssertionAudience::Endpoint => Err::<(), _>(TokenError::Busy {
+                    status: 503,
+                    retry_after: None,
+                }),
+                AssertionAudience::Issuer => Err(TokenError::OAuth {
+                    code: "invalid_client",
+                    description: String::new(),
+                }),
+            }
+        };
+        let outcome = with_audience(&proof, answer).await;
+        assert!(
+            matches!(outcome, Err(TokenError::Busy { status: 503, .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(proof.audience(), AssertionAudience::Issuer);
     }
 
     #[test]
