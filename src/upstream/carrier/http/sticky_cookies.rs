@@ -24,6 +24,7 @@ pub(in crate::upstream) struct StickyCookies(OnceLock<Mutex<CookieList>>);
 struct CookieList {
     /// The path of the requests.
     path: String,
+    /// Those of the response that began the session, the withdrawn ones included.
     cookies: Vec<SessionCookie>,
     /// The header that sends them; `None` without any.
     header: Option<HeaderValue>,
@@ -33,8 +34,8 @@ struct CookieList {
 #[derive(Debug)]
 struct SessionCookie {
     name: String,
-    /// Name and value, as they are sent.
-    pair: Secret,
+    /// Name and value, as they are sent; `None` once withdrawn.
+    pair: Option<Secret>,
 }
 
 impl StickyCookies {
@@ -42,16 +43,17 @@ impl StickyCookies {
     pub(in crate::upstream) fn begin(&self, headers: &HeaderMap, path: &str) {
         if headers.contains_key(SET_COOKIE) {
             let list = self.0.get_or_init(|| Mutex::new(CookieList::new(path)));
-            lock(list).take(headers);
+            lock(list).take(headers, true);
         }
     }
 
-    /// Takes newer cookies from a later response. Costs nothing where the session began without cookies, and takes none.
+    /// Takes newer values of the session's cookies from a later response, and no other cookies: these may be about the caller
+    /// of that one call, and several may share the session. Costs nothing where the session began without cookies.
     pub(in crate::upstream) fn renew(&self, headers: &HeaderMap) {
         if let Some(list) = self.0.get()
             && headers.contains_key(SET_COOKIE)
         {
-            lock(list).take(headers);
+            lock(list).take(headers, false);
         }
     }
 
@@ -70,22 +72,28 @@ impl CookieList {
         }
     }
 
-    fn take(&mut self, headers: &HeaderMap) {
+    fn take(&mut self, headers: &HeaderMap, may_add: bool) {
         for set in headers.get_all(SET_COOKIE) {
             if let Ok(text) = set.to_str() {
-                self.set(text);
+                self.set(text, may_add);
             }
         }
-        let pairs: Vec<_> = self.cookies.iter().map(|it| it.pair.expose()).collect();
-        let header = HeaderValue::from_str(&pairs.join("; ")).ok();
+        let pairs = self.pairs().collect::<Vec<_>>().join("; ");
+        let header = HeaderValue::from_str(&pairs).ok();
         self.header = header.filter(|header| !header.is_empty());
         if let Some(header) = &mut self.header {
             header.set_sensitive(true);
         }
     }
 
-    /// Takes one `Set-Cookie`. One for other paths, or over the bounds, is left out.
-    fn set(&mut self, text: &str) {
+    /// Names and values of the cookies that are not withdrawn.
+    fn pairs(&self) -> impl Iterator<Item = &str> {
+        let pairs = self.cookies.iter().filter_map(|it| it.pair.as_ref());
+        pairs.map(Secret::expose)
+    }
+
+    /// Takes one `Set-Cookie`; of an unknown name where it `may_add` it. One for other paths, or over the bounds, is left out.
+    fn set(&mut self, text: &str, may_add: bool) {
         let (pair, attributes) = text.split_once(';').unwrap_or((text, ""));
         let Some((name, value)) = pair.split_once('=') else {
             return;
@@ -102,22 +110,23 @@ impl CookieList {
                 return;
             }
         }
-        if name.is_empty() {
+        let known = self.cookies.iter().position(|it| it.name == name);
+        if name.is_empty() || known.is_none() && (has_ended || !may_add) {
             return;
         }
-        self.cookies.retain(|it| it.name != name);
-        if has_ended {
-            return;
+        if let Some(at) = known {
+            self.cookies.remove(at);
         }
-        let pair = format!("{name}={value}");
-        let held: usize = self.cookies.iter().map(|it| it.pair.expose().len()).sum();
-        if self.cookies.len() >= MOST || held + pair.len() > MOST_BYTES {
+        let pair = (!has_ended).then(|| format!("{name}={value}"));
+        let held: usize = self.pairs().map(str::len).sum();
+        let length = pair.as_deref().map_or(0, str::len);
+        if self.cookies.len() >= MOST || held + length > MOST_BYTES {
             tracing::debug!("a cookie of an upstream session is over the bounds and is not kept");
             return;
         }
         self.cookies.push(SessionCookie {
             name: name.to_owned(),
-            pair: Secret::new(pair),
+            pair: pair.map(Secret::new),
         });
     }
 }
@@ -192,5 +201,19 @@ mod tests {
         cookies.renew(&headers(&[]));
         assert_eq!(cookies.header().unwrap(), "a=3");
         assert!(!format!("{cookies:?}").contains("a=3"));
+        // The instance is gone: the balancer withdraws its cookie, and names another one then or later.
+        cookies.renew(&headers(&["a=; Max-Age=0"]));
+        assert_eq!(cookies.header(), None);
+        cookies.renew(&headers(&["a=4"]));
+        assert_eq!(cookies.header().unwrap(), "a=4");
+    }
+
+    // It may be the login of one of several callers that share the session.
+    #[test]
+    fn later_cookie_of_another_name_is_not_kept() {
+        let cookies = StickyCookies::default();
+        cookies.begin(&headers(&["route=1"]), "/mcp");
+        cookies.renew(&headers(&["login=alice", "route=2"]));
+        assert_eq!(cookies.header().unwrap(), "route=2");
     }
 }
