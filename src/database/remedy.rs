@@ -12,6 +12,9 @@ const WRITABLE: &str = "run this as the user of the gateway, who must own the fi
 /// For a server that gives no answer.
 const REACHABLE: &str =
     "start PostgreSQL where `database.url` says, or correct host and port there";
+/// For a server whose certificate is refused, or that has none.
+const CERTIFICATE: &str = "let `sslmode` and `sslrootcert` of `database.url` fit the certificate of the server, whose \
+                           name must be the host there";
 
 impl DatabaseError {
     /// What helps where the database is an `SQLite` file; `None` where the text says it, or nothing is known.
@@ -50,11 +53,12 @@ impl DatabaseError {
             Self::Slow(_) => Some(REACHABLE),
             Self::Url(_) => Some("write it as postgres://user:password@host:5432/name"),
             _ => match self.failure()? {
+                sqlx::Error::Tls(_) => Some(CERTIFICATE),
+                // So rustls tells of a handshake that fails.
+                sqlx::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+                    Some(CERTIFICATE)
+                }
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => Some(REACHABLE),
-                sqlx::Error::Tls(_) => Some(
-                    "let `sslmode` and `sslrootcert` of `database.url` fit the certificate of the server, whose name must \
-                     be the host there",
-                ),
                 error => state_remedy(&error.as_database_error()?.code()?),
             },
         }
@@ -173,6 +177,9 @@ mod tests {
             let said = state_remedy(state).expect("a remedy");
             assert!(said.contains(remedy), "{state}: {said}");
         }
+        let handshake = io::Error::new(ErrorKind::InvalidData, "invalid peer certificate");
+        let untrusted = DatabaseError::Failed(handshake.into());
+        assert_eq!(untrusted.server_remedy(), Some(CERTIFICATE));
         assert_eq!(state_remedy("XX000"), None);
         assert_eq!(DatabaseError::Malformed.server_remedy(), None);
     }
