@@ -147,13 +147,13 @@ impl<'s> ConfigSource<'s> {
     }
 
     /// Whether `text` has `$NAME` without braces, which is no variable here, and the environment has one of that name.
-    /// A [`placeholder`] does not count: each name has one.
+    /// A [`placeholder`] does not count: each name has one. Nor does `_`, which shells set for each program.
     pub(super) fn lacks_braces(&self, text: &str) -> bool {
         let without_escapes = text.replace("$$", "");
         without_escapes.split('$').skip(1).any(|after| {
             let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let end = after.find(|c: char| !is_name(c)).unwrap_or(after.len());
-            let name = after.get(..end).filter(|name| !name.is_empty());
+            let name = after.get(..end).filter(|name| !matches!(*name, "" | "_"));
             name.is_some_and(|name| {
                 (self.env)(name).is_some_and(|value| value != placeholder(name))
             })
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn env(name: &str) -> Option<String> {
-        (name == "WHO").then(|| "world".to_owned())
+        matches!(name, "WHO" | "_").then(|| "world".to_owned())
     }
 
     #[rstest]
@@ -228,6 +228,7 @@ mod tests {
     #[case("$$WHO", false)]
     #[case("$WHOM", false)]
     #[case("5$ or $", false)]
+    #[case("pa$_!", false)]
     fn variable_without_braces_is_found(#[case] text: &str, #[case] found: bool) {
         assert_eq!(ConfigSource::new("a", "", &env).lacks_braces(text), found);
         let assumed = |name: &str| Some(placeholder(name));
