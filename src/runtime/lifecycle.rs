@@ -219,7 +219,7 @@ impl ProcessSignals {
             }
             tracing::info!(
                 signal = name,
-                "signal repeated within a second, the drain goes on"
+                "signal repeated within a second, the drain goes on; a later one ends it"
             );
         }
     }
@@ -239,8 +239,8 @@ impl ProcessSignals {
     }
 
     /// Waits for the first signal, or until a task has begun the drain, then drains; another signal cuts the grace period
-    /// short, unless it comes within a second of the first. After the drain, and before what is left is stopped, comes `last`, which is told the time by which it has to be
-    /// over: the end of the grace period, or shortly after it.
+    /// short, unless it comes within a second of the first. After the drain, and before what is left is stopped, comes
+    /// `last`, which is told the time by which it has to be over: the end of the grace period, or shortly after it.
     ///
     /// # Cancel safety
     /// As that of [`TaskSpawner::shut_down`].
