@@ -247,8 +247,8 @@ async fn event_of_no_known_call_is_405() {
 async fn stream_of_a_cancelled_call_is_empty_in_older_revisions() {
     let gw = Setup::open().stub("stub", &[]).start().await;
     for (revision, status) in [("2025-06-18", 200), ("2025-11-25", 405)] {
-        let user = gw.anonymous().open_as("/mcp/stub", revision, json!({}));
-        let user = user.await;
+        let actor = gw.anonymous();
+        let user = actor.open_as("/mcp/stub", revision, json!({})).await;
         let (id, exchange) = user.start("tools/call", progress_call(10_000, 5)).await;
         let mut stream = exchange.stream();
         stream.message().await.expect("a notice");

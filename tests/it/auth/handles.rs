@@ -15,8 +15,8 @@ async fn seen(answer: Answer) -> (u16, Option<String>, Value) {
     let mut body = answer.json().await;
     if let Some(object) = body.as_object_mut() {
         object.remove("id");
+        without_request_id(&mut body["error"]);
     }
-    without_request_id(&mut body["error"]);
     (status, challenge, body)
 }
 

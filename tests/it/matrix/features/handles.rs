@@ -25,7 +25,8 @@ pub(super) async fn event(place: &Place) -> Outcome {
         .start(
             "tools/call",
             json!({
-                "name": place.cell.name("notices"), "arguments": {"n": 1},
+                // It runs on while its stream is resumed.
+                "name": place.cell.name("notices"), "arguments": {"n": 2, "gap_ms": 1000},
                 "_meta": {"progressToken": 1},
             }),
         )
