@@ -139,6 +139,14 @@ impl Fault {
         Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
     }
 
+    /// A call was ended although its client waits for it: its connection to the upstream was closed, as when the account
+    /// of its user changes.
+    #[must_use]
+    pub fn connection_closed() -> Self {
+        let text = "the connection to the upstream was closed before the call was over, as happens when the account of its user changes: its outcome is unknown";
+        Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
+    }
+
     /// We failed; `source` goes to the log only.
     pub fn internal(source: impl Into<BoxError>) -> Self {
         let mut fault = Self::new(FaultKind::Internal, FaultSide::Gateway, "internal error");

@@ -110,6 +110,10 @@ impl LegacyCalls {
                     record.stopped();
                     Err(RelayFailure::Fault(Fault::cut_off()))
                 }
+                Err(RelayFailure::Fault(fault)) => {
+                    let is_cancelled = call.cancel.is_cancelled();
+                    Err(RelayFailure::Fault(wanted(fault, is_cancelled)))
+                }
                 answer => answer,
             };
             let outcome = ended(&answer, is_tool_call, reply::legacy_code);
@@ -170,10 +174,34 @@ impl LegacyCalls {
     }
 }
 
+/// The fault that a client is told which may still wait: only a client that cancelled its call gets no answer.
+/// Spec: SPEC T-06.
+fn wanted(fault: Fault, is_cancelled: bool) -> Fault {
+    if fault.kind == FaultKind::Cancelled && !is_cancelled {
+        Fault::connection_closed()
+    } else {
+        fault
+    }
+}
+
 pub(super) fn no_room(refused: NoRoom) -> Fault {
     let kind = match refused {
         NoRoom::IdInUse => FaultKind::InvalidRequest,
         NoRoom::TooManyCalls | NoRoom::TooManyStreams => FaultKind::CallerBusy,
     };
     Fault::new(kind, FaultSide::Gateway, refused.to_string()).retry(RetryHint::After(RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_that_its_client_waits_for_is_answered_when_its_link_closes() {
+        let cancelled = || Fault::downstream(FaultKind::Cancelled, "the request was cancelled");
+        assert_eq!(wanted(cancelled(), true).kind, FaultKind::Cancelled);
+        assert_eq!(wanted(cancelled(), false).kind, FaultKind::UpstreamLost);
+        let other = Fault::downstream(FaultKind::InvalidParams, "no such tool");
+        assert_eq!(wanted(other, false).kind, FaultKind::InvalidParams);
+    }
 }
