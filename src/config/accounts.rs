@@ -8,7 +8,7 @@ use super::account_types::{
     UserKeyConfig,
 };
 use super::files;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::source;
 use super::token_place;
@@ -101,15 +101,12 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
 
 /// Reads the keys that only `user_key` has: the label, and the URL where users create a key.
 fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
-    let label = s
-        .key("label", "With \"user_key\": what the page asks for.")
-        .text("Paste a personal access token");
-    let help = s
-        .key(
-            "help",
-            "With \"user_key\": where one gets such a key; the page links to it.",
-        )
-        .url("https://tracker.example.net/settings/tokens");
+    read_keys!(s => let {
+        /// With "user_key": what the page asks for.
+        label: text("Paste a personal access token"),
+        /// With "user_key": where one gets such a key; the page links to it.
+        help: url("https://tracker.example.net/settings/tokens"),
+    });
     (label, help)
 }
 
@@ -153,13 +150,11 @@ impl ServerKeys {
 }
 
 fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) -> ServerKeys {
-    let issuer = issuer(s);
-    let client_id = s
-        .key(
-            "client_id",
-            "The gateway at that server. Without it, with \"user\" alone, it becomes a client by itself: `registration`.",
-        )
-        .optional("drawbridge");
+    read_keys!(s => let {
+        issuer: issuer(s),
+        /// The gateway at that server. Without it, with "user" alone, it becomes a client by itself: `registration`.
+        client_id: optional("drawbridge"),
+    });
     let is_user = kind == Some(AccountKind::User);
     // For kind `user` the client may be a public one, without secret or key.
     let client_key = client_key(s, kind.is_some() && !is_user);
@@ -174,19 +169,14 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
         }
     }
     let registration = (s.is_recording() || is_user).then(|| registration(s));
-    let scopes = s
-        .key(
-            "scopes",
-            "Scopes to ask for; no others then. Empty: those that the upstream's challenge names, else its \
-             metadata; a call that needs more has them added.",
-        )
-        .list(units::scope);
-    let resource = s
-        .key(
-            "resource",
-            "The resource that tokens are for (RFC 8707). Default: what its metadata says, else its URL.",
-        )
-        .optional("https://tracker.example.net/mcp");
+    read_keys!(s => let {
+        /// Scopes to ask for; no others then. Empty: those that the upstream's challenge names, else its metadata; a
+        /// call that needs more has them added.
+        scopes: list(units::scope),
+        /// The resource that tokens are for (RFC 8707). Default: what its metadata says, else its URL.
+        resource: optional("https://tracker.example.net/mcp"),
+        audience: audience(s, kind),
+    });
     if let Some(Err(what)) = resource.as_deref().map(resource_url) {
         s.error("resource", what, None);
     }
@@ -194,7 +184,6 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
         let has_issuer = issuer.is_some() || kind == Some(AccountKind::TokenExchange);
         need_server(s, has_issuer, resource.is_some());
     }
-    let audience = audience(s, kind);
     ServerKeys {
         issuer,
         client_id,
@@ -239,14 +228,11 @@ fn need_server(s: &ConfigSection<'_>, has_issuer: bool, has_resource: bool) {
 }
 
 fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
-    let issuer = s
-        .key(
-            "issuer",
-            "The authorization server's identifier, byte for byte as in its metadata: what is below goes to no other \
-             one. Default: what the upstream's metadata names; with \"token_exchange\" the issuer of the caller's \
-             token.",
-        )
-        .optional("https://auth.example.com");
+    read_keys!(s => let {
+        /// The authorization server's identifier, byte for byte as in its metadata: what is below goes to no other one.
+        /// Default: what the upstream's metadata names; with "token_exchange" the issuer of the caller's token.
+        issuer: optional("https://auth.example.com"),
+    });
     let has_blanks = issuer
         .as_deref()
         .is_some_and(|text| text.contains(char::is_whitespace));
@@ -264,13 +250,11 @@ fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
 }
 
 fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<String> {
-    let audience = s
-        .key(
-            "audience",
-            "With \"token_exchange\": sent as `audience`, for servers that do not go by `resource`. Keycloak wants a \
-             client id of its realm here.",
-        )
-        .optional("tracker");
+    read_keys!(s => let {
+        /// With "token_exchange": sent as `audience`, for servers that do not go by `resource`. Keycloak wants a client
+        /// id of its realm here.
+        audience: optional("tracker"),
+    });
     let is_sent = kind.is_none_or(|kind| kind == AccountKind::TokenExchange);
     if audience.is_some() && !is_sent && !s.is_recording() {
         let hint = "leave it out; `resource` says what tokens are for";
@@ -281,18 +265,15 @@ fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Stri
 
 /// Reads `client_secret` or `private_key`; `is_needed`: one of the two is required.
 pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<ClientKey> {
-    let secret = s
-        .key("client_secret", "Its secret there; or `private_key`.")
-        .optional_secret("{ file = \"client-secret\" }");
-    let key = s
-        .key(
-            "private_key",
-            "Instead: a private key, PEM (RSA, P-256, P-384 or Ed25519), that signs assertions (private_key_jwt, RFC \
-             7523); the server knows the public one.",
-        )
-        .optional_secret("{ file = \"client-key.pem\" }");
+    read_keys!(s => let {
+        /// Its secret there; or `private_key`.
+        client_secret: optional_secret("{ file = \"client-secret\" }"),
+        /// Instead: a private key, PEM (RSA, P-256, P-384 or Ed25519), that signs assertions (private_key_jwt, RFC
+        /// 7523); the server knows the public one.
+        private_key: optional_secret("{ file = \"client-key.pem\" }"),
+    });
     let present = |secret: Option<Secret>| secret.filter(|secret| !secret.expose().is_empty());
-    let key = present(key);
+    let key = present(private_key);
     if key
         .as_ref()
         .is_some_and(|key| !source::is_placeholder(key) && !files::is_signing_key(key))
@@ -303,7 +284,7 @@ pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<C
             "openssl pkcs8 -topk8 -nocrypt -in key.pem writes a key of another form in this one";
         s.error("private_key", what, Some(hint));
     }
-    match (present(secret), key) {
+    match (present(client_secret), key) {
         (Some(secret), None) => Some(ClientKey::Secret(secret)),
         (None, Some(key)) => Some(ClientKey::PrivateKey(key)),
         (Some(_), Some(_)) => {
@@ -337,16 +318,12 @@ fn resource_url(text: &str) -> Result<(), String> {
 
 /// Reads `[egress]`.
 pub(super) fn egress(s: &mut ConfigSection<'_>) -> EgressConfig {
-    EgressConfig {
-        allow: s
-            .key(
-                "allow",
-                "Where addresses lead that documents of upstreams with an account, and of issuers, name (metadata, \
-                 keys, token endpoints), besides public https ones and the origins that stand in this file: addresses, \
-                 blocks, host names. Plain http to loopback ones alone. For example [\"10.0.0.0/8\", \"keycloak.internal\"].",
-            )
-            .list(allowed),
-    }
+    read_keys!(s => EgressConfig {
+        /// Where addresses lead that documents of upstreams with an account, and of issuers, name (metadata, keys, token
+        /// endpoints), besides public https ones and the origins that stand in this file: addresses, blocks, host names.
+        /// Plain http to loopback ones alone. For example ["10.0.0.0/8", "keycloak.internal"].
+        allow: list(allowed),
+    })
 }
 
 fn allowed(text: &str) -> Result<EgressAllow, String> {

@@ -77,36 +77,28 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
 }
 
 fn scope_implies(s: &mut ConfigSection<'_>) -> ScopeImplies {
-    let scope = s
-        .key("scope", "Whoever has this scope has those below too.")
-        .required("mcp:admin");
+    read_keys!(s => let {
+        /// Whoever has this scope has those below too.
+        scope: required("mcp:admin"),
+        /// The scopes that come with it, and what they imply.
+        implies: required_list("mcp:tools", units::scope),
+    });
     if !scope.is_empty()
         && let Err(what) = units::scope(&scope)
     {
         s.error("scope", what, None);
     }
-    ScopeImplies {
-        scope,
-        implies: s
-            .key(
-                "implies",
-                "The scopes that come with it, and what they imply.",
-            )
-            .required_list("mcp:tools", units::scope),
-    }
+    ScopeImplies { scope, implies }
 }
 
 fn issuer(s: &mut ConfigSection<'_>) -> IssuerConfig {
-    let issuer = s
-        .key(
-            "issuer",
-            "The issuer identifier, byte for byte as in its tokens; keys are found by RFC 8414, \
-             then OpenID discovery. Plain http for loopback hosts only.",
-        )
-        .required("https://auth.example.com");
-    let jwks_file = s
-        .key("jwks_file", "A JWK set to use instead of discovery.")
-        .path("keys.json");
+    read_keys!(s => let {
+        /// The issuer identifier, byte for byte as in its tokens; keys are found by RFC 8414, then OpenID discovery.
+        /// Plain http for loopback hosts only.
+        issuer: required("https://auth.example.com"),
+        /// A JWK set to use instead of discovery.
+        jwks_file: path("keys.json"),
+    });
     if let Some(Err(what)) = jwks_file.as_deref().map(files::key_set) {
         s.error("jwks_file", what, Some(BESIDE));
     }

@@ -57,34 +57,18 @@ fn stop_waits(t: &mut ConfigSection<'_>) -> (Duration, Duration) {
 
 /// Reads how a child is started; `None` without `command`.
 pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
-    let command = s
-        .key(
-            "command",
-            "Program to start, looked up in PATH. One of command and url is needed.",
-        )
-        .chosen()
-        .optional("npx");
-    let args = s
-        .key(
-            "args",
-            "Its arguments. For example [\"-y\", \"@scope/server\", \"/data\"].",
-        )
-        .texts();
-    let cwd = s
-        .key(
-            "cwd",
-            "Its working directory. Default: a private home directory.",
-        )
-        .path("/srv/files");
-    let env = s
-        .key("env", "Variables set for it; they win over inherited ones.")
-        .secrets();
-    let inherit = s
-        .key(
-            "inherit",
-            "Names of our own variables it gets too, besides PATH, LANG, TZ and such.",
-        )
-        .texts();
+    read_keys!(s => let {
+        /// Program to start, looked up in PATH. One of command and url is needed.
+        command: chosen().optional("npx"),
+        /// Its arguments. For example ["-y", "@scope/server", "/data"].
+        args: texts(),
+        /// Its working directory. Default: a private home directory.
+        cwd: path("/srv/files"),
+        /// Variables set for it; they win over inherited ones.
+        env: secrets(),
+        /// Names of our own variables it gets too, besides PATH, LANG, TZ and such.
+        inherit: texts(),
+    });
     for name in env.keys().filter(|name| !is_variable(name)) {
         s.error(&join("env", name), NO_VARIABLE, None);
     }
@@ -98,15 +82,13 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
         .key("rlimits", RLIMIT_UNITS)
         .numbers(&RLIMITS, &BYTE_RLIMITS);
     let stop = ShownKey::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
-    let (stop_eof, stop_term) = s
-        .key(
-            "stop",
-            "Patience after its input is closed, and after SIGTERM; then SIGKILL.",
-        )
-        .inline_or_empty(stop, stop_waits);
-    let max_children = s
-        .key("max_children", "Children of this upstream at once.")
-        .count(128);
+    read_keys!(s => let {
+        /// Patience after its input is closed, and after SIGTERM; then SIGKILL.
+        stop: inline_or_empty(stop, stop_waits),
+        /// Children of this upstream at once.
+        max_children: count(128),
+    });
+    let (stop_eof, stop_term) = stop;
     let command = command?;
     if !command.contains('/') && command.contains(char::is_whitespace) {
         let hint = Some("arguments stand in `args`, one by one");
@@ -144,43 +126,29 @@ pub(super) fn is_variable(name: &str) -> bool {
 
 /// Reads how an upstream is reached over HTTP; `None` without `url`.
 pub(super) fn http(s: &mut ConfigSection<'_>) -> Option<HttpCarrier> {
-    let url = s
-        .key(
-            "url",
-            "The server's MCP endpoint; wss:// and ws:// are WebSockets.",
-        )
-        .chosen()
-        .endpoint_url("https://tracker.example.net/mcp");
+    let url = read_keys!(s =>
+        /// The server's MCP endpoint; wss:// and ws:// are WebSockets.
+        url: chosen().endpoint_url("https://tracker.example.net/mcp"));
     let words = [
         ("auto", TransportKind::Auto),
         ("streamable", TransportKind::Streamable),
         ("sse", TransportKind::Sse),
         ("websocket", TransportKind::WebSocket),
     ];
-    let transport = s
-        .key(
-            "transport",
-            "Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.",
-        )
-        .choice("auto", &words)
-        .unwrap_or(TransportKind::Auto);
+    let transport = read_keys!(s =>
+        /// Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.
+        transport: choice("auto", &words).unwrap_or(TransportKind::Auto));
     let (url, transport) = socket_url(s, url, transport);
-    let headers = s
-        .key(
-            "headers",
-            "Headers of every request to it; values are secrets.",
-        )
-        .secrets();
+    read_keys!(s => let {
+        /// Headers of every request to it; values are secrets.
+        headers: secrets(),
+        /// Certificates to trust besides the system's, PEM.
+        ca_file: path("ca.pem"),
+    });
     let headers = headers
         .into_iter()
         .filter_map(|(name, value)| header(s, name, value))
         .collect();
-    let ca_file = s
-        .key(
-            "ca_file",
-            "Certificates to trust besides the system's, PEM.",
-        )
-        .path("ca.pem");
     if let Some(Err(what)) = ca_file.as_deref().map(files::anchors) {
         s.error("ca_file", what, Some(BESIDE));
     }

@@ -7,7 +7,7 @@ use super::cluster_types::{ClusterConfig, RedisConfig, RedisTopology, ReplicaTls
 use super::database_types::DatabaseUrl;
 use super::declarations::ShownKey;
 use super::files;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::redis_url;
 use super::report::{ReadReport, join};
 use super::types::Config;
@@ -29,33 +29,23 @@ const MAX_PREFIX: usize = 64;
 
 /// Reads `[cluster]`; `None` where the table cannot be used.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<ClusterConfig> {
-    let redis = redis(s);
-    let listen = s
-        .key(
-            "listen",
-            "Where other replicas reach this one, over TLS 1.3. Not for clients.",
-        )
-        .address("127.0.0.1:8090");
-    let advertise = advertise(s);
-    let trust = trust(s);
-    let prefix = s
-        .key(
-            "prefix",
-            "What every key in Redis begins with, followed by a colon. Gateways of one prefix are one cluster.",
-        )
-        .text("drawbridge");
+    read_keys!(s => let {
+        redis: redis(s),
+        /// Where other replicas reach this one, over TLS 1.3. Not for clients.
+        listen: address("127.0.0.1:8090"),
+        advertise: advertise(s),
+        trust: trust(s),
+        /// What every key in Redis begins with, followed by a colon. Gateways of one prefix are one cluster.
+        prefix: text("drawbridge"),
+        /// How long a replica counts as alive after its last heartbeat, from 1s to 5m; heartbeats come three times as
+        /// often. Longer: Redis may be away for longer; shorter: a lost replica is noticed earlier.
+        lease: duration("5s"),
+    });
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if prefix.is_empty() || prefix.len() > MAX_PREFIX || !prefix.chars().all(fits) {
         let what = "must be 1 to 64 letters, digits, hyphens, underscores, points and colons";
         s.error("prefix", what, None);
     }
-    let lease = s
-        .key(
-            "lease",
-            "How long a replica counts as alive after its last heartbeat, from 1s to 5m; heartbeats come three times as \
-             often. Longer: Redis may be away for longer; shorter: a lost replica is noticed earlier.",
-        )
-        .duration("5s");
     if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
         s.error("lease", "must be from 1s to 5m", None);
     }
@@ -102,9 +92,7 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
     let password = t.key("password", "Password.").secret().filter(is_given);
     let sentinel_password = t.key("sentinel_password", "Of the sentinels.").secret();
     let sentinel_password = sentinel_password.filter(is_given);
-    let ca = t.key("ca", "PEM file.").path("");
-    let cert = t.key("cert", "PEM file.").path("");
-    let key = t.key("key", "PEM file.").path("");
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| t.key(name, "PEM file.").path(""));
     let Some(url) = url else {
         if !t.has("url") {
             t.error(
@@ -164,13 +152,10 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
 }
 
 fn advertise(s: &mut ConfigSection<'_>) -> Option<String> {
-    let advertise = s
-        .key(
-            "advertise",
-            "Host and port by which other replicas reach `listen`. Default: its address; where that is unspecified, the \
-             address from which this host reaches Redis.",
-        )
-        .optional("10.0.0.7:8090")?;
+    let advertise = read_keys!(s =>
+        /// Host and port by which other replicas reach `listen`. Default: its address; where that is unspecified, the
+        /// address from which this host reaches Redis.
+        advertise: optional("10.0.0.7:8090"))?;
     let port = advertise
         .rsplit_once(':')
         .map(|(_, port)| port.parse::<u16>());
@@ -182,13 +167,11 @@ fn advertise(s: &mut ConfigSection<'_>) -> Option<String> {
 }
 
 fn trust(s: &mut ConfigSection<'_>) -> Option<ReplicaTrust> {
-    let secret = s
-        .key(
-            "secret",
-            "What replicas know each other by, the same for all: 32 bytes of random text at least. Each makes a \
-             certificate at its start and vouches for it with the secret, which is never sent. Or `tls`.",
-        )
-        .optional_secret("{ file = \"cluster.secret\" }");
+    read_keys!(s => let {
+        /// What replicas know each other by, the same for all: 32 bytes of random text at least. Each makes a
+        /// certificate at its start and vouches for it with the secret, which is never sent. Or `tls`.
+        secret: optional_secret("{ file = \"cluster.secret\" }"),
+    });
     let shown = ShownKey::Unset(
         "{ ca = \"replicas.pem\", cert = \"replica.pem\", key = \"replica-key.pem\" }".to_owned(),
     );

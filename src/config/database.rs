@@ -16,14 +16,12 @@ const SHORTEST_FORGET: Duration = Duration::from_hours(1);
 
 /// Reads `[database]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> DatabaseConfig {
-    let url = s
-        .key(
-            "url",
-            "\"sqlite:<path>\", a file that is made and migrated where needed, or \"postgres://user:password@host/name\", \
-             which `drawbridge migrate` prepares; also { file = \"…\" } with that text. Default: drawbridge.db in the \
-             state directory. A relative path begins at the directory of this file.",
-        )
-        .optional_secret("\"sqlite:drawbridge.db\"");
+    read_keys!(s => let {
+        /// "sqlite:<path>", a file that is made and migrated where needed, or "postgres://user:password@host/name",
+        /// which `drawbridge migrate` prepares; also { file = "…" } with that text. Default: drawbridge.db in the state
+        /// directory. A relative path begins at the directory of this file.
+        url: optional_secret("\"sqlite:drawbridge.db\""),
+    });
     let url = match url {
         Some(url) => parse(s, &url),
         None => DatabaseUrl::Default,

@@ -10,12 +10,9 @@ pub(super) fn merged(
     s: &mut ConfigSection<'_>,
 ) -> impl FnOnce(&[UpstreamConfig]) -> MergedConfig + use<> {
     let enabled = s.key("enabled", "Whether /mcp is served.").flag(true);
-    let listed = s
-        .key(
-            "upstreams",
-            "Upstreams shown, in this order. Default: all with merged = true, in file order.",
-        )
-        .optional_list("files", |text| Ok(text.to_owned()));
+    let listed = read_keys!(s =>
+        /// Upstreams shown, in this order. Default: all with merged = true, in file order.
+        upstreams: optional_list("files", |text| Ok(text.to_owned())));
     let config = read_keys!(s => MergedConfig {
         /// Whether names carry their upstream's: auto has none for a single upstream.
         prefix: choice("auto", &[("auto", PrefixRule::Auto), ("always", PrefixRule::Always)])
@@ -68,27 +65,21 @@ pub(super) fn named(s: &mut ConfigSection<'_>) -> NamedEndpoint {
 
 /// `required_scopes` of one endpoint.
 pub(super) fn scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
-    s.key(
-        "required_scopes",
-        "Scopes needed here; empty means auth.required_scopes.",
-    )
-    .list(units::scope)
+    read_keys!(s =>
+        /// Scopes needed here; empty means auth.required_scopes.
+        required_scopes: list(units::scope))
 }
 
 /// `login_scopes` of one endpoint.
 pub(super) fn login_scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
-    s.key(
-        "login_scopes",
-        "Scopes that clients ask for at login here, besides required ones; empty means auth.login_scopes.",
-    )
-    .list(units::scope)
+    read_keys!(s =>
+        /// Scopes that clients ask for at login here, besides required ones; empty means auth.login_scopes.
+        login_scopes: list(units::scope))
 }
 
 /// `audiences` of one endpoint.
 pub(super) fn audiences(s: &mut ConfigSection<'_>) -> Vec<String> {
-    s.key(
-        "audiences",
-        "Audiences accepted here besides the resource identifier.",
-    )
-    .texts()
+    read_keys!(s =>
+        /// Audiences accepted here besides the resource identifier.
+        audiences: texts())
 }

@@ -72,25 +72,18 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
 }
 
 fn hosted_tasks(s: &mut ConfigSection<'_>) -> HostedTaskLimits {
+    read_keys!(s => let {
+        /// How long a task of 2025-11-25 that the gateway runs is known at most, from its beginning on.
+        task_ttl: duration("1h"),
+        /// Results of such tasks of a principal that are kept; a task whose result finds no room fails. With [cluster]
+        /// in all replicas together, where each may have a sixteenth in any case.
+        task_results_per_principal: size("16MiB"),
+        /// Results of such tasks that are kept, in all; with [cluster] at each replica.
+        task_results_total: size("256MiB"),
+    });
     HostedTaskLimits {
-        ttl: s
-            .key(
-                "task_ttl",
-                "How long a task of 2025-11-25 that the gateway runs is known at most, from its beginning on.",
-            )
-            .duration("1h"),
-        results_per_principal: s
-            .key(
-                "task_results_per_principal",
-                "Results of such tasks of a principal that are kept; a task whose result finds no room fails. With \
-                 [cluster] in all replicas together, where each may have a sixteenth in any case.",
-            )
-            .size("16MiB"),
-        results_total: s
-            .key(
-                "task_results_total",
-                "Results of such tasks that are kept, in all; with [cluster] at each replica.",
-            )
-            .size("256MiB"),
+        ttl: task_ttl,
+        results_per_principal: task_results_per_principal,
+        results_total: task_results_total,
     }
 }

@@ -4,7 +4,7 @@ use super::accounts;
 use super::auth_types::AuthMode;
 use super::database_types::{LoginConfig, LoginToken};
 use super::declarations::ShownKey;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::{ReadReport, join};
 use super::types::Config;
 use super::upstream_types::UpstreamConfig;
@@ -28,16 +28,15 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Vec<LoginConfig> {
 
 /// Reads one login; `None` where the table cannot be used.
 fn one(t: &mut ConfigSection<'_>) -> Option<LoginConfig> {
-    let issuer = t
-        .key("issuer", "One of [[auth.issuers]].")
-        .required("https://auth.example.com");
-    let client_id = t
-        .key("client_id", "The gateway there.")
-        .required("drawbridge");
-    let client_key = accounts::client_key(t, true);
-    let subject_claim = t
-        .key("subject_claim", "The claim that names the subject.")
-        .optional("sub");
+    read_keys!(t => let {
+        /// One of [[auth.issuers]].
+        issuer: required("https://auth.example.com"),
+        /// The gateway there.
+        client_id: required("drawbridge"),
+        client_key: accounts::client_key(t, true),
+        /// The claim that names the subject.
+        subject_claim: optional("sub"),
+    });
     let token = t
         .key("token", "Which token says who logged in.")
         .choice(

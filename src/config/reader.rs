@@ -306,7 +306,23 @@ impl<'r> ConfigSection<'r> {
 /// stands for `idle: s.key("idle", "How long a session lasts.").duration("30m")`. A field without a doc comment is the call
 /// of a function, and reads what needs more than one expression. After `;` stand fields with values of any kind, as in any
 /// struct.
+///
+/// For keys that are no fields: `s => let { … }` makes a variable of each, and `s =>` before a single key is its value.
 macro_rules! read_keys {
+    ($section:ident => let {
+        $(
+            $(#[doc = $doc:tt])*
+            $name:ident: $($read:ident)::+ ($($given:tt)*) $(.$then:ident($($other:tt)*))?,
+        )+
+    }) => {
+        $(
+            let $name = read_keys!(@value $section $name [$($doc)*] $($read)::+ ($($given)*))
+                $(.$then($($other)*))?;
+        )+
+    };
+    ($section:ident => $(#[doc = $doc:tt])+ $name:ident: $($call:tt)+) => {
+        read_keys!(@value $section $name [$($doc)+] $($call)+)
+    };
     ($section:ident => $type:ident {
         $(
             $(#[doc = $doc:tt])*

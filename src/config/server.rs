@@ -19,14 +19,12 @@ const MAX_SHARE: usize = 1 << 30;
 
 /// Reads `[server]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
-    let listen = s
-        .key(
-            "listen",
-            "Where to listen for MCP traffic. An unspecified address needs public_url.",
-        )
-        .address("127.0.0.1:8080");
-    let tls = tls(s);
-    let public_url = public_url(s, listen, tls.is_some());
+    read_keys!(s => let {
+        /// Where to listen for MCP traffic. An unspecified address needs public_url.
+        listen: address("127.0.0.1:8080"),
+        tls: tls(s),
+        public_url: public_url(s, listen, tls.is_some()),
+    });
     read_keys!(s => HttpServerConfig {
         /// Web origins that may call, besides that of public_url.
         allowed_origins: list(units::origin),
@@ -102,13 +100,10 @@ impl HttpServerConfig {
 
 /// The URL that clients use, configured or derived.
 fn public_url(s: &mut ConfigSection<'_>, listen: SocketAddr, tls: bool) -> Url {
-    let given = s
-        .key(
-            "public_url",
-            "The URL clients know us by; https unless loopback; may have a path that a proxy \
-             strips. Default: http:// (https:// with tls) and the address of `listen`.",
-        )
-        .url("https://mcp.example.com");
+    let given = read_keys!(s =>
+        /// The URL clients know us by; https unless loopback; may have a path that a proxy strips. Default: http://
+        /// (https:// with tls) and the address of `listen`.
+        public_url: url("https://mcp.example.com"));
     without_trailing_slash(given.unwrap_or_else(|| derived_url(listen, tls)))
 }
 
@@ -132,13 +127,11 @@ pub(super) fn admin(s: &mut ConfigSection<'_>) -> AdminConfig {
 
 /// Reads `[health]`.
 pub(super) fn health(s: &mut ConfigSection<'_>) -> HealthConfig {
-    let interval = s
-        .key(
-            "interval",
-            "Between two looks, from 1s to 1h; 0s looks at nothing. While an upstream is down, it is doubled each \
-             time, up to 10m.",
-        )
-        .duration_or_zero("60s");
+    read_keys!(s => let {
+        /// Between two looks, from 1s to 1h; 0s looks at nothing. While an upstream is down, it is doubled each time,
+        /// up to 10m.
+        interval: duration_or_zero("60s"),
+    });
     let bounds = Duration::from_secs(1)..=Duration::from_hours(1);
     if !interval.is_zero() && !bounds.contains(&interval) {
         s.error("interval", "must be 0s, or from 1s to 1h", None);
@@ -152,14 +145,11 @@ pub(super) fn health(s: &mut ConfigSection<'_>) -> HealthConfig {
 const MIN_TOKEN_BYTES: usize = 16;
 
 fn admin_token(s: &mut ConfigSection<'_>) -> Option<Secret> {
-    let token = s
-        .key(
-            "token",
-            "Who sends this as `Authorization: Bearer …` may read /status and change what can be changed at run \
-             time, from wherever the port is reached: 16 printable ASCII characters at least. Without one, only \
-             this machine may: by a loopback address, with a loopback Host. Probes and metrics need no token.",
-        )
-        .optional_secret("{ file = \"admin.token\" }")?;
+    let token = read_keys!(s =>
+        /// Who sends this as `Authorization: Bearer …` may read /status and change what can be changed at run time, from
+        /// wherever the port is reached: 16 printable ASCII characters at least. Without one, only this machine may: by
+        /// a loopback address, with a loopback Host. Probes and metrics need no token.
+        token: optional_secret("{ file = \"admin.token\" }"))?;
     let is_printable = token.expose().bytes().all(|byte| byte.is_ascii_graphic());
     if token.expose().len() < MIN_TOKEN_BYTES || !is_printable {
         let what = "must have 16 printable ASCII characters at least, and no blanks";

@@ -31,12 +31,9 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> TelemetryConfig {
 }
 
 fn otlp_endpoint(s: &mut ConfigSection<'_>) -> Option<Url> {
-    let url = s
-        .key(
-            "otlp_endpoint",
-            "Collector for traces, metrics and logs, OTLP over HTTP; off when missing.",
-        )
-        .url("http://collector:4318")?;
+    let url = read_keys!(s =>
+        /// Collector for traces, metrics and logs, OTLP over HTTP; off when missing.
+        otlp_endpoint: url("http://collector:4318"))?;
     let path = url.path().trim_end_matches('/');
     let signals = ["/v1/traces", "/v1/metrics", "/v1/logs"];
     if url.query().is_some() || signals.iter().any(|signal| path.ends_with(signal)) {

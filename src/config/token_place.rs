@@ -4,26 +4,23 @@ use http::{HeaderName, HeaderValue};
 
 use super::account_types::TokenPlace;
 use super::carriers;
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 
 /// Reads `header` and `prefix`, of a child `env`; `None` where they cannot be used.
 pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPlace> {
     let name = header(s);
-    let prefix = s
-        .key("prefix", "What stands before the token or key.")
-        .text("Bearer ");
+    read_keys!(s => let {
+        /// What stands before the token or key.
+        prefix: text("Bearer "),
+        /// Instead, and required, with `command`: the variable of the child's environment that holds the token or key.
+        env: optional("TRACKER_TOKEN"),
+    });
     if HeaderValue::try_from(prefix.as_str()).is_err() {
         s.error("prefix", "holds characters that no header can carry", None);
     }
-    let variable = s
-        .key(
-            "env",
-            "Instead, and required, with `command`: the variable of the child's environment that holds the token or key.",
-        )
-        .optional("TRACKER_TOKEN");
     if !is_child {
-        if variable.is_some() && !s.is_recording() {
+        if env.is_some() && !s.is_recording() {
             let hint = "`header` says where the token goes";
             s.error(
                 "env",
@@ -44,7 +41,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPla
             );
         }
     }
-    match variable {
+    match env {
         Some(variable) if carriers::is_variable(&variable) => Some(TokenPlace::Variable(variable)),
         Some(_) => {
             s.error("env", carriers::NO_VARIABLE, None);

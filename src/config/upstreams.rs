@@ -130,12 +130,10 @@ fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -
         Some(CarrierConfig::Http(_)) => "10s",
         Some(CarrierConfig::Stdio(_)) | None => "30s",
     };
-    s.key(
-        "connect_timeout",
-        "For opening a session with it, handshake included. A child's counts from its start; its wait \
-         for a place is bounded by stdio.spawn_wait. Default with url: 10s.",
-    )
-    .duration(default)
+    read_keys!(s =>
+        /// For opening a session with it, handshake included. A child's counts from its start; its wait for a place is
+        /// bounded by stdio.spawn_wait. Default with url: 10s.
+        connect_timeout: duration(default))
 }
 
 fn era(s: &mut ConfigSection<'_>) -> EraPin {
@@ -149,13 +147,10 @@ fn era(s: &mut ConfigSection<'_>) -> EraPin {
         ("2025-11-25", EraPin::Revision("2025-11-25")),
         ("2026-07-28", EraPin::Revision("2026-07-28")),
     ];
-    s.key(
-        "era",
-        "Which protocol to speak to it: what it speaks, and each client's own era where it speaks both; \
-         or one era for all clients, or exactly this revision.",
-    )
-    .choice("auto", &words)
-    .unwrap_or(EraPin::Auto)
+    read_keys!(s =>
+        /// Which protocol to speak to it: what it speaks, and each client's own era where it speaks both; or one era
+        /// for all clients, or exactly this revision.
+        era: choice("auto", &words).unwrap_or(EraPin::Auto))
 }
 
 fn misplaced(s: &ConfigSection<'_>, keys: &[&'static str], what: &str) {
