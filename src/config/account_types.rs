@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::HeaderName;
 use url::Url;
 
+use super::words::{ConfigWord, word_enum};
 use crate::secret::Secret;
 
 /// `[upstreams.<name>.auth]`: the account whose credentials requests carry.
@@ -92,13 +93,14 @@ pub struct UserKeyConfig {
     pub lists: AccountLists,
 }
 
-/// `upstreams.*.auth.lists`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccountLists {
-    /// The caller's own last lists, or lists that the upstream marks as public.
-    Own,
-    /// As [`Own`](Self::Own), else the tools that any caller was listed last.
-    Common,
+word_enum! {
+    /// `upstreams.*.auth.lists`.
+    pub enum AccountLists {
+        /// The caller's own last lists, or lists that the upstream marks as public.
+        Own = "own",
+        /// As [`Own`](Self::Own), else the tools that any caller was listed last.
+        Common = "common",
+    }
 }
 
 /// An account of the gateway itself.
@@ -159,31 +161,33 @@ pub struct ConfiguredClient {
     pub key: Option<ClientKey>,
 }
 
-/// `upstreams.*.auth.registration`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientRegistration {
-    /// By metadata document where the server accepts these, else dynamically.
-    Auto,
-    /// By the URL of a document that the gateway serves (CIMD).
-    Document,
-    /// Dynamically. Spec: RFC 7591.
-    Dynamic,
+word_enum! {
+    /// `upstreams.*.auth.registration`.
+    pub enum ClientRegistration {
+        /// By metadata document where the server accepts these, else dynamically.
+        Auto = "auto",
+        /// By the URL of a document that the gateway serves (CIMD).
+        Document = "cimd",
+        /// Dynamically. Spec: RFC 7591.
+        Dynamic = "dcr",
+    }
 }
 
-/// `upstreams.*.auth.kind`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccountKind {
-    /// The gateway's own account, the same for all callers.
-    ClientCredentials,
-    /// The caller's token, exchanged for one of the upstream. Spec: RFC 8693.
-    TokenExchange,
-    /// An assertion of the caller's identity provider, exchanged for a token at the upstream's server. Spec: MCP,
-    /// enterprise-managed authorization.
-    IdJag,
-    /// A key of each caller, pasted on the connect page.
-    UserKey,
-    /// An account of each caller, at the upstream's authorization server.
-    User,
+word_enum! {
+    /// `upstreams.*.auth.kind`.
+    pub enum AccountKind {
+        /// The gateway's own account, the same for all callers.
+        ClientCredentials = "client_credentials",
+        /// The caller's token, exchanged for one of the upstream. Spec: RFC 8693.
+        TokenExchange = "token_exchange",
+        /// An assertion of the caller's identity provider, exchanged for a token at the upstream's server. Spec: MCP,
+        /// enterprise-managed authorization.
+        IdJag = "id_jag",
+        /// An account of each caller, at the upstream's authorization server.
+        User = "user",
+        /// A key of each caller, pasted on the connect page.
+        UserKey = "user_key",
+    }
 }
 
 impl AccountKind {
@@ -199,13 +203,7 @@ impl AccountKind {
     /// The kind as written in the file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ClientCredentials => "client_credentials",
-            Self::TokenExchange => "token_exchange",
-            Self::IdJag => "id_jag",
-            Self::UserKey => "user_key",
-            Self::User => "user",
-        }
+        self.word()
     }
 }
 

@@ -7,12 +7,14 @@ use super::account_types::{
     EgressAllow, EgressConfig, LoginAccountConfig, TokenPlace, UpstreamAuth, UserAccountConfig,
     UserKeyConfig,
 };
+use super::entry::quote;
 use super::files;
 use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::source;
 use super::token_place;
 use super::units;
+use super::words::ConfigWord;
 use crate::secret::Secret;
 
 /// The description of the table in the reference.
@@ -21,29 +23,17 @@ pub(super) const ABOUT: &str = "The account that its requests use. Without this 
 
 /// Reads `[upstreams.<name>.auth]`; `None` where the table cannot be used. `is_child`: the upstream is started by `command`.
 pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<UpstreamAuth> {
-    let kinds = [
-        AccountKind::ClientCredentials,
-        AccountKind::TokenExchange,
-        AccountKind::IdJag,
-        AccountKind::User,
-        AccountKind::UserKey,
-    ];
-    let kind = s
-        .key(
-            "kind",
-            "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
-             own, for which the authorization server exchanges the caller's token (RFC 8693). \"id_jag\": each caller's \
-             own, for which the issuer of `connect.login` asserts who the caller is (enterprise-managed authorization), \
-             once the caller has logged in. \"user\": each caller's own, who agrees to it once at the upstream's \
-             authorization server. \"user_key\": a key of each caller, who pastes it once. The last three on the page \
-             /connect/<upstream>.",
-        )
-        .required_choice(
-            "client_credentials",
-            &kinds.map(|kind| (kind.as_str(), kind)),
-        );
+    read_keys!(s => let {
+        /// "client_credentials": the gateway's own account, one for all callers. "token_exchange": each caller's own, for
+        /// which the authorization server exchanges the caller's token (RFC 8693). "id_jag": each caller's own, for
+        /// which the issuer of `connect.login` asserts who the caller is (enterprise-managed authorization), once the
+        /// caller has logged in. "user": each caller's own, who agrees to it once at the upstream's authorization
+        /// server. "user_key": a key of each caller, who pastes it once. The last three on the page /connect/<upstream>.
+        kind: required_choice(AccountKind::ClientCredentials),
+    });
     if !s.has("kind") && !s.is_recording() {
-        let known = kinds.map(|kind| format!("\"{}\"", kind.as_str()));
+        let known = AccountKind::WORDS.iter().map(|(word, _)| quote(word));
+        let known: Vec<_> = known.collect();
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
     let place = token_place::read(s, is_child);
@@ -112,14 +102,11 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
 
 /// Reads `lists`.
 fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
-    s.key(
-        "lists",
-        "With \"id_jag\", \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
-         that the upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which \
-         all callers may then see.",
-    )
-    .choice("own", &[("own", AccountLists::Own), ("common", AccountLists::Common)])
-    .unwrap_or(AccountLists::Own)
+    read_keys!(s =>
+        /// With "id_jag", "user" and "user_key": what a caller without an account is listed after its own last lists and
+        /// those that the upstream calls public. "own": the one tool that connects. "common": the last tools of anybody,
+        /// which all callers may then see.
+        lists: choice(AccountLists::Own))
 }
 
 /// Keys about the authorization server and the gateway's client there.
@@ -196,21 +183,11 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
 }
 
 fn registration(s: &mut ConfigSection<'_>) -> ClientRegistration {
-    s.key(
-        "registration",
-        "With \"user\" and without `client_id`: how the gateway becomes a client. \"cimd\": by the URL of a document \
-         that it serves, which needs a public https `public_url`. \"dcr\": dynamically (RFC 7591). \"auto\": the first \
-         of these that the server has.",
-    )
-    .choice(
-        "auto",
-        &[
-            ("auto", ClientRegistration::Auto),
-            ("cimd", ClientRegistration::Document),
-            ("dcr", ClientRegistration::Dynamic),
-        ],
-    )
-    .unwrap_or(ClientRegistration::Auto)
+    read_keys!(s =>
+        /// With "user" and without `client_id`: how the gateway becomes a client. "cimd": by the URL of a document that
+        /// it serves, which needs a public https `public_url`. "dcr": dynamically (RFC 7591). "auto": the first of these
+        /// that the server has.
+        registration: choice(ClientRegistration::Auto))
 }
 
 /// Requires `issuer` and `resource` in the table of a child: a program has no metadata with them.

@@ -26,16 +26,11 @@ or, on a loopback address only, let everybody in:
 
 /// Reads `[auth]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
-    let mode = s
-        .key(
-            "mode",
-            "\"oauth\": every request carries a bearer token of an issuer below. \"none\": \
-             everybody is the one principal `anonymous`; only with loopback addresses.",
-        )
-        .required_choice(
-            "oauth",
-            &[("oauth", AuthMode::OAuth), ("none", AuthMode::None)],
-        );
+    read_keys!(s => let {
+        /// "oauth": every request carries a bearer token of an issuer below. "none": everybody is the one principal
+        /// `anonymous`; only with loopback addresses.
+        mode: required_choice(AuthMode::OAuth),
+    });
     if !s.has("mode") {
         s.error(
             "",
@@ -149,15 +144,6 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
             None if !t.has("client_secret") => t.error("client_secret", "is required", hint),
             _ => {}
         }
-        let methods = [
-            ("auto", IntrospectionAuth::Auto),
-            ("client_secret_basic", IntrospectionAuth::Basic),
-            ("client_secret_post", IntrospectionAuth::Post),
-        ];
-        let words = [
-            ("opaque", IntrospectedTokens::Opaque),
-            ("all", IntrospectedTokens::All),
-        ];
         let max_age = t
             .key("max_age", "How long an answer counts.")
             .duration("30s");
@@ -168,9 +154,9 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
             /// The gateway there.
             client_id: required("gateway"),
             /// How the credentials are sent.
-            auth_method: choice("auto", &methods).unwrap_or(IntrospectionAuth::Auto),
+            auth_method: choice(IntrospectionAuth::Auto),
             /// Which tokens are asked about.
-            tokens: choice("opaque", &words).unwrap_or(IntrospectedTokens::Opaque),
+            tokens: choice(IntrospectedTokens::Opaque),
             ; endpoint, client_secret: client_secret.unwrap_or_else(|| Secret::new("")), max_age
         })
     })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::words::{ConfigWord, word_enum};
 use crate::secret::Secret;
 
 /// `[auth]`.
@@ -35,13 +36,14 @@ pub struct ScopeImplies {
     pub implies: Vec<String>,
 }
 
-/// `auth.mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthMode {
-    /// Every request carries a bearer token.
-    OAuth,
-    /// All callers are the principal `anonymous`; loopback only.
-    None,
+word_enum! {
+    /// `auth.mode`.
+    pub enum AuthMode {
+        /// Every request carries a bearer token.
+        OAuth = "oauth",
+        /// All callers are the principal `anonymous`; loopback only.
+        None = "none",
+    }
 }
 
 /// `[[auth.issuers]]`.
@@ -76,24 +78,26 @@ pub struct IntrospectionConfig {
     pub max_age: Duration,
 }
 
-/// `introspection.auth_method`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IntrospectionAuth {
-    /// As the issuer's metadata wants it; `Basic` where the endpoint is configured.
-    Auto,
-    /// In the header `Authorization` (HTTP Basic).
-    Basic,
-    /// In the form.
-    Post,
+word_enum! {
+    /// `introspection.auth_method`.
+    pub enum IntrospectionAuth {
+        /// As the issuer's metadata wants it; `Basic` where the endpoint is configured.
+        Auto = "auto",
+        /// In the header `Authorization` (HTTP Basic).
+        Basic = "client_secret_basic",
+        /// In the form.
+        Post = "client_secret_post",
+    }
 }
 
-/// `introspection.tokens`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IntrospectedTokens {
-    /// Only tokens that are not JWTs.
-    Opaque,
-    /// JWTs too, after their signature was verified.
-    All,
+word_enum! {
+    /// `introspection.tokens`.
+    pub enum IntrospectedTokens {
+        /// Only tokens that are not JWTs.
+        Opaque = "opaque",
+        /// JWTs too, after their signature was verified.
+        All = "all",
+    }
 }
 
 /// `[[auth.tool_scopes]]`.

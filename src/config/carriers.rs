@@ -126,25 +126,17 @@ pub(super) fn is_variable(name: &str) -> bool {
 
 /// Reads how an upstream is reached over HTTP; `None` without `url`.
 pub(super) fn http(s: &mut ConfigSection<'_>) -> Option<HttpCarrier> {
-    let url = read_keys!(s =>
-        /// The server's MCP endpoint; wss:// and ws:// are WebSockets.
-        url: chosen().endpoint_url("https://tracker.example.net/mcp"));
-    let words = [
-        ("auto", TransportKind::Auto),
-        ("streamable", TransportKind::Streamable),
-        ("sse", TransportKind::Sse),
-        ("websocket", TransportKind::WebSocket),
-    ];
-    let transport = read_keys!(s =>
-        /// Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.
-        transport: choice("auto", &words).unwrap_or(TransportKind::Auto));
-    let (url, transport) = socket_url(s, url, transport);
     read_keys!(s => let {
+        /// The server's MCP endpoint; wss:// and ws:// are WebSockets.
+        url: chosen().endpoint_url("https://tracker.example.net/mcp"),
+        /// Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.
+        transport: choice(TransportKind::Auto),
         /// Headers of every request to it; values are secrets.
         headers: secrets(),
         /// Certificates to trust besides the system's, PEM.
         ca_file: path("ca.pem"),
     });
+    let (url, transport) = socket_url(s, url, transport);
     let headers = headers
         .into_iter()
         .filter_map(|(name, value)| header(s, name, value))

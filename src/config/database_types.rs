@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::account_types::ClientKey;
+use super::words::{ConfigWord, word_enum};
 use crate::secret::Secret;
 
 /// `[database]`.
@@ -50,11 +51,12 @@ pub struct LoginConfig {
     pub token: LoginToken,
 }
 
-/// `connect.login.token`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoginToken {
-    /// The ID token.
-    Id,
-    /// An access token for an endpoint of this gateway, as callers use it.
-    Access,
+word_enum! {
+    /// `connect.login.token`.
+    pub enum LoginToken {
+        /// The ID token.
+        Id = "id",
+        /// An access token for an endpoint of this gateway, as callers use it.
+        Access = "access",
+    }
 }

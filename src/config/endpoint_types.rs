@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::words::{ConfigWord, word_enum};
+
 /// `[mcp]`, the merged endpoint.
 #[derive(Debug, Clone)]
 pub struct MergedConfig {
@@ -31,13 +33,14 @@ pub struct MergedConfig {
     pub audiences: Vec<String>,
 }
 
-/// `mcp.prefix`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrefixRule {
-    /// No prefix for a single upstream.
-    Auto,
-    /// Always.
-    Always,
+word_enum! {
+    /// `mcp.prefix`.
+    pub enum PrefixRule {
+        /// No prefix for a single upstream.
+        Auto = "auto",
+        /// Always.
+        Always = "always",
+    }
 }
 
 /// `[endpoints.<name>]`.

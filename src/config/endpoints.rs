@@ -15,8 +15,7 @@ pub(super) fn merged(
         upstreams: optional_list("files", |text| Ok(text.to_owned())));
     let config = read_keys!(s => MergedConfig {
         /// Whether names carry their upstream's: auto has none for a single upstream.
-        prefix: choice("auto", &[("auto", PrefixRule::Auto), ("always", PrefixRule::Always)])
-            .unwrap_or(PrefixRule::Auto),
+        prefix: choice(PrefixRule::Auto),
         /// How long a merged list waits for one upstream before it goes on without it; a second at most for one that
         /// failed or overran the last time. initialize and server/discover wait a second at most.
         connect_wait: duration_or_zero("3s"),

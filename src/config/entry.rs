@@ -18,6 +18,7 @@ use super::report::found;
 use super::source::has_variable;
 use super::types::RateConfig;
 use super::units;
+use super::words::ConfigWord;
 use crate::secret::Secret;
 
 /// The largest number accepted in the file; larger ones are typing errors, and exceed some counters.
@@ -137,23 +138,18 @@ impl DeclaredKey<'_> {
             .map(|text| report.source.path(&text))
     }
 
-    /// One of the given words.
-    pub(super) fn choice<T: Copy>(self, default: &str, words: &[(&'static str, T)]) -> Option<T> {
-        self.coded(default, &known(words).join(" | "), |text| pick(words, text))
+    /// One of the words of `T`.
+    pub(super) fn choice<T: ConfigWord>(self, default: T) -> T {
+        self.coded(default.word(), &known::<T>().join(" | "), pick)
+            .unwrap_or(default)
     }
 
-    /// One of the given words, without a default: the caller reports a missing value.
-    pub(super) fn required_choice<T: Copy>(
-        self,
-        example: &str,
-        words: &[(&'static str, T)],
-    ) -> Option<T> {
-        let kind = known(words).join(" | ");
-        self.document(
-            &format!("{kind}, required"),
-            ShownKey::Example(quote(example)),
-        );
-        self.parsed(&kind, |text| pick(words, text))
+    /// One of the words of `T`, without a default: the caller reports a missing value.
+    pub(super) fn required_choice<T: ConfigWord>(self, example: T) -> Option<T> {
+        let kind = known::<T>().join(" | ");
+        let shown = ShownKey::Example(quote(example.word()));
+        self.document(&format!("{kind}, required"), shown);
+        self.parsed(&kind, pick)
     }
 
     /// A whole number from 1 to [`MOST`].
@@ -293,15 +289,15 @@ impl DeclaredKey<'_> {
     }
 }
 
-fn known<T>(words: &[(&'static str, T)]) -> Vec<&'static str> {
-    words.iter().map(|(word, _)| *word).collect()
+fn known<T: ConfigWord>() -> Vec<&'static str> {
+    T::WORDS.iter().map(|(word, _)| *word).collect()
 }
 
 /// What the word `text` stands for.
-fn pick<T: Copy>(words: &[(&'static str, T)], text: &str) -> Result<T, String> {
-    let fit = words.iter().find(|(word, _)| *word == text);
+fn pick<T: ConfigWord>(text: &str) -> Result<T, String> {
+    let fit = T::WORDS.iter().find(|(word, _)| *word == text);
     fit.map(|(_, value)| *value)
-        .ok_or_else(|| unknown_word(&known(words), text))
+        .ok_or_else(|| unknown_word(&known::<T>(), text))
 }
 
 /// Hint for an undefined variable, or for a literal `$`.

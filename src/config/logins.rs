@@ -36,14 +36,9 @@ fn one(t: &mut ConfigSection<'_>) -> Option<LoginConfig> {
         client_key: accounts::client_key(t, true),
         /// The claim that names the subject.
         subject_claim: optional("sub"),
+        /// Which token says who logged in.
+        token: choice(LoginToken::Id),
     });
-    let token = t
-        .key("token", "Which token says who logged in.")
-        .choice(
-            "id",
-            &[("id", LoginToken::Id), ("access", LoginToken::Access)],
-        )
-        .unwrap_or(LoginToken::Id);
     if token == LoginToken::Access && subject_claim.is_some() {
         let hint = "`subject_claim` of [[auth.issuers]] is about access tokens";
         t.error("subject_claim", "is about ID tokens", Some(hint));

@@ -43,6 +43,7 @@ mod types;
 mod units;
 mod upstream_types;
 mod upstreams;
+mod words;
 
 #[cfg(test)]
 mod shipped;

@@ -18,8 +18,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> TelemetryConfig {
         /// anybody can set the flag. Set it higher where only programs of yours can.
         caller_traces: rate("5/s"),
         /// One JSON object per line, or text for people.
-        log_format: choice("json", &[("json", LogFormat::Json), ("text", LogFormat::Text)])
-            .unwrap_or(LogFormat::Json),
+        log_format: choice(LogFormat::Json),
         /// From which level on lines are written: off, error, warn, info, debug or trace, and after it other levels for
         /// parts, as in "info,drawbridge::upstream=debug". Libraries stay at warn unless they are named. Access and
         /// audit lines are always written. The variable DRAWBRIDGE_LOG goes before it, and `/log-level` on the admin

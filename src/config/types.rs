@@ -19,6 +19,7 @@ use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
 use super::problem::ConfigProblem;
 use super::upstream_types::UpstreamConfig;
+use super::words::{ConfigWord, word_enum};
 use crate::protocol::MessageBounds;
 use crate::secret::Secret;
 
@@ -356,11 +357,12 @@ pub struct TelemetryConfig {
     pub service_name: String,
 }
 
-/// `telemetry.log_format`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// One JSON object per line.
-    Json,
-    /// Text for people.
-    Text,
+word_enum! {
+    /// `telemetry.log_format`.
+    pub enum LogFormat {
+        /// One JSON object per line.
+        Json = "json",
+        /// Text for people.
+        Text = "text",
+    }
 }

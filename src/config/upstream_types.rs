@@ -7,6 +7,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::account_types::UpstreamAuth;
+use super::words::{ConfigWord, word_enum};
 use crate::secret::Secret;
 
 /// `[upstreams.<name>]`.
@@ -164,28 +165,31 @@ pub struct HttpCarrier {
     pub pool_idle: Duration,
 }
 
-/// `upstreams.*.transport`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TransportKind {
-    /// Detected by probing.
-    Auto,
-    /// Streamable HTTP.
-    Streamable,
-    /// HTTP+SSE of 2024-11-05.
-    Sse,
-    /// WebSocket.
-    WebSocket,
+word_enum! {
+    /// `upstreams.*.transport`.
+    pub enum TransportKind {
+        /// Detected by probing.
+        Auto = "auto",
+        /// Streamable HTTP.
+        Streamable = "streamable",
+        /// HTTP+SSE of 2024-11-05.
+        Sse = "sse",
+        /// WebSocket.
+        WebSocket = "websocket",
+    }
 }
 
-/// `upstreams.*.isolation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Isolation {
-    /// One upstream session per downstream session.
-    Session,
-    /// One upstream session per principal.
-    Principal,
-    /// One upstream session for all.
-    Shared,
+word_enum! {
+    /// `upstreams.*.isolation`.
+    #[derive(Hash)]
+    pub enum Isolation {
+        /// One upstream session per downstream session.
+        Session = "session",
+        /// One upstream session per principal.
+        Principal = "principal",
+        /// One upstream session for all.
+        Shared = "shared",
+    }
 }
 
 /// `upstreams.*.era`.

@@ -9,6 +9,7 @@ use super::endpoints;
 use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::upstream_types::{CarrierConfig, EraPin, Isolation, UpstreamConfig};
+use super::words::ConfigWord;
 
 /// Name of the sample of a stdio child in the reference.
 pub(super) const STDIO_SAMPLE: &str = "files";
@@ -75,12 +76,10 @@ fn common(
     Some(read_keys!(s => UpstreamConfig {
         /// Whose traffic may share one upstream session or child: that of one session, of one principal, or of all
         /// callers.
-        isolation: choice("session", &[
-            ("session", Isolation::Session),
-            ("principal", Isolation::Principal),
-            ("shared", Isolation::Shared),
-        ]).unwrap_or(Isolation::Session),
-        era: era(s),
+        isolation: choice(Isolation::Session),
+        /// Which protocol to speak to it: what it speaks, and each client's own era where it speaks both; or one era
+        /// for all clients, or exactly this revision.
+        era: choice(EraPin::Auto),
         /// With era = "auto": how long to believe that it speaks a legacy revision, or no other than a modern one,
         /// before asking again.
         era_recheck: duration("1h"),
@@ -136,21 +135,17 @@ fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -
         connect_timeout: duration(default))
 }
 
-fn era(s: &mut ConfigSection<'_>) -> EraPin {
-    let words = [
-        ("auto", EraPin::Auto),
-        ("legacy", EraPin::Legacy),
-        ("modern", EraPin::Modern),
-        ("2024-11-05", EraPin::Revision("2024-11-05")),
-        ("2025-03-26", EraPin::Revision("2025-03-26")),
-        ("2025-06-18", EraPin::Revision("2025-06-18")),
-        ("2025-11-25", EraPin::Revision("2025-11-25")),
-        ("2026-07-28", EraPin::Revision("2026-07-28")),
+impl ConfigWord for EraPin {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("legacy", Self::Legacy),
+        ("modern", Self::Modern),
+        ("2024-11-05", Self::Revision("2024-11-05")),
+        ("2025-03-26", Self::Revision("2025-03-26")),
+        ("2025-06-18", Self::Revision("2025-06-18")),
+        ("2025-11-25", Self::Revision("2025-11-25")),
+        ("2026-07-28", Self::Revision("2026-07-28")),
     ];
-    read_keys!(s =>
-        /// Which protocol to speak to it: what it speaks, and each client's own era where it speaks both; or one era
-        /// for all clients, or exactly this revision.
-        era: choice("auto", &words).unwrap_or(EraPin::Auto))
 }
 
 fn misplaced(s: &ConfigSection<'_>, keys: &[&'static str], what: &str) {
