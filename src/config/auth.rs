@@ -117,48 +117,48 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
          max_age = \"30s\" }"
             .to_owned(),
     );
-    s.key(
-        "introspection",
-        "Ask this issuer about tokens (RFC 7662): `tokens` = \"opaque\" asks about those that are \
-         no JWTs, \"all\" about good JWTs too, so that a revoked one ends. An answer counts for \
-         `max_age`, 5m at most, a refusal for 10s at most. `endpoint` is found by discovery when \
-         it is not there. `auth_method` says how the credentials are sent: \"client_secret_basic\" or \
-         \"client_secret_post\"; by default what the metadata offers, and HTTP Basic to an `endpoint` \
-         that is set here. Only one issuer may have this: an opaque token does not say whose it is.",
-    )
-    .inline(shown, |t| {
-        let endpoint = t.key("endpoint", "Where to ask.").url("");
-        if let Some(url) = &endpoint
-            && url.scheme() != "https"
-            && !units::is_loopback(url)
-        {
-            let what = "must be https; plain http is for loopback hosts only";
-            t.error("endpoint", what, None);
-        }
-        let client_secret = t
-            .key("client_secret", "The gateway's secret there.")
-            .secret();
-        let hint = Some("client_secret = \"${SECRET}\" or { file = \"…\" }");
-        match &client_secret {
-            Some(secret) if secret.expose().is_empty() => t.error("client_secret", "is empty", hint),
-            None if !t.has("client_secret") => t.error("client_secret", "is required", hint),
-            _ => {}
-        }
-        let max_age = t
-            .key("max_age", "How long an answer counts.")
-            .duration("30s");
-        if max_age > MAX_INTROSPECTION_AGE {
-            t.error("max_age", "may be 5m at most", None);
-        }
-        read_keys!(t => IntrospectionConfig {
-            /// The gateway there.
-            client_id: required("gateway"),
-            /// How the credentials are sent.
-            auth_method: choice(IntrospectionAuth::Auto),
-            /// Which tokens are asked about.
-            tokens: choice(IntrospectedTokens::Opaque),
-            ; endpoint, client_secret: client_secret.unwrap_or_else(|| Secret::new("")), max_age
-        })
+    read_keys!(s =>
+        /// Ask this issuer about tokens (RFC 7662): `tokens` = "opaque" asks about those that are no JWTs, "all" about
+        /// good JWTs too, so that a revoked one ends. An answer counts for `max_age`, 5m at most, a refusal for 10s at
+        /// most. `endpoint` is found by discovery when it is not there. `auth_method` says how the credentials are sent:
+        /// "client_secret_basic" or "client_secret_post"; by default what the metadata offers, and HTTP Basic to an
+        /// `endpoint` that is set here. Only one issuer may have this: an opaque token does not say whose it is.
+        introspection: inline(shown, introspection_keys))
+}
+
+fn introspection_keys(t: &mut ConfigSection<'_>) -> IntrospectionConfig {
+    read_keys!(t => let {
+        /// Where to ask.
+        endpoint: url(""),
+        /// The gateway's secret there.
+        client_secret: secret(),
+        /// How long an answer counts.
+        max_age: duration("30s"),
+    });
+    if let Some(url) = &endpoint
+        && url.scheme() != "https"
+        && !units::is_loopback(url)
+    {
+        let what = "must be https; plain http is for loopback hosts only";
+        t.error("endpoint", what, None);
+    }
+    let hint = Some("client_secret = \"${SECRET}\" or { file = \"…\" }");
+    match &client_secret {
+        Some(secret) if secret.expose().is_empty() => t.error("client_secret", "is empty", hint),
+        None if !t.has("client_secret") => t.error("client_secret", "is required", hint),
+        _ => {}
+    }
+    if max_age > MAX_INTROSPECTION_AGE {
+        t.error("max_age", "may be 5m at most", None);
+    }
+    read_keys!(t => IntrospectionConfig {
+        /// The gateway there.
+        client_id: required("gateway"),
+        /// How the credentials are sent.
+        auth_method: choice(IntrospectionAuth::Auto),
+        /// Which tokens are asked about.
+        tokens: choice(IntrospectedTokens::Opaque),
+        ; endpoint, client_secret: client_secret.unwrap_or_else(|| Secret::new("")), max_age
     })
 }
 

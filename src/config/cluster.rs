@@ -167,17 +167,17 @@ fn advertise(s: &mut ConfigSection<'_>) -> Option<String> {
 }
 
 fn trust(s: &mut ConfigSection<'_>) -> Option<ReplicaTrust> {
+    let shown = ShownKey::Unset(
+        "{ ca = \"replicas.pem\", cert = \"replica.pem\", key = \"replica-key.pem\" }".to_owned(),
+    );
     read_keys!(s => let {
         /// What replicas know each other by, the same for all: 32 bytes of random text at least. Each makes a
         /// certificate at its start and vouches for it with the secret, which is never sent. Or `tls`.
         secret: optional_secret("{ file = \"cluster.secret\" }"),
+        /// Instead: certificates of your own, PEM files. A replica is believed that shows one of `ca`, for the host of
+        /// its `advertise`; each is client and server. Read at the start.
+        tls: inline(shown, tls),
     });
-    let shown = ShownKey::Unset(
-        "{ ca = \"replicas.pem\", cert = \"replica.pem\", key = \"replica-key.pem\" }".to_owned(),
-    );
-    let about = "Instead: certificates of your own, PEM files. A replica is believed that shows one of `ca`, for the host \
-        of its `advertise`; each is client and server. Read at the start.";
-    let tls = s.key("tls", about).inline(shown, tls);
     match (secret, tls) {
         (Some(secret), None) => {
             if secret.expose().len() < MIN_SECRET_BYTES {

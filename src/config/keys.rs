@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::ConfigSection;
+use super::reader::{ConfigSection, read_keys};
 use super::types::{KeysConfig, SealKey};
 
 /// The least key material, in bytes.
@@ -16,22 +16,18 @@ struct RingKey {
 
 /// Reads `[keys]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
-    let seal = ring(
-        s,
-        "seal",
-        "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
-             file = \"seal.key\" } with at least 32 bytes of random text in the file (openssl \
-             rand -base64 32), or key = \"${NAME}\" instead of the file. Without any, a random \
-             key per process. With one, requests of 2026-07-28 may go on at another process. \
-             Sessions live in memory and are unknown after a restart either way.",
-    );
-    let vault = ring(
-        s,
-        "vault",
-        "Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in \
-             the state directory, made once; PostgreSQL needs one. A lost key disconnects every account. Keep them in \
-             another backup than the database.",
-    );
+    read_keys!(s => let {
+        /// Keys for the handles we give out: the first seals, all open. Each is { id = "k1", file = "seal.key" } with at
+        /// least 32 bytes of random text in the file (openssl rand -base64 32), or key = "${NAME}" instead of the file.
+        /// Without any, a random key per process. With one, requests of 2026-07-28 may go on at another process.
+        /// Sessions live in memory and are unknown after a restart either way.
+        seal: inline_list(one),
+        /// Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in the
+        /// state directory, made once; PostgreSQL needs one. A lost key disconnects every account. Keep them in another
+        /// backup than the database.
+        vault: inline_list(one),
+    });
+    let [seal, vault] = [seal, vault].map(|keys| ring(s, keys));
     KeysConfig {
         vault_in_file: vault.iter().position(|one| one.is_in_file),
         seal: seal.into_iter().map(|one| one.key).collect(),
@@ -39,11 +35,8 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
     }
 }
 
-fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec<RingKey> {
-    // With their places: unusable keys are left out, and would shift an index.
-    let keys = s
-        .key(name, doc)
-        .inline_list(|t| one(t).map(|key| (t.path.clone(), key)));
+/// The keys of one list, of which no two should have the same id.
+fn ring(s: &ConfigSection<'_>, keys: Vec<(String, RingKey)>) -> Vec<RingKey> {
     let mut seen = BTreeSet::new();
     for (path, RingKey { key, .. }) in &keys {
         if !seen.insert(&key.id) {
@@ -55,7 +48,8 @@ fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec
     keys.into_iter().map(|(_, key)| key).collect()
 }
 
-fn one(s: &mut ConfigSection<'_>) -> Option<RingKey> {
+/// Reads one key, with its place: unusable keys are left out, and would shift an index.
+fn one(s: &mut ConfigSection<'_>) -> Option<(String, RingKey)> {
     let id = s.key("id", "Short name.").required("k1");
     let file = s.key("file", "File with the key.").secret_file();
     let key = s.key("key", "The key itself.");
@@ -86,8 +80,6 @@ fn one(s: &mut ConfigSection<'_>) -> Option<RingKey> {
         let hint = "make one with: openssl rand -base64 32";
         s.error("", "the key is shorter than 32 bytes", Some(hint));
     }
-    Some(RingKey {
-        key: SealKey { id, key },
-        is_in_file,
-    })
+    let key = SealKey { id, key };
+    Some((s.path.clone(), RingKey { key, is_in_file }))
 }

@@ -161,65 +161,59 @@ fn admin_token(s: &mut ConfigSection<'_>) -> Option<Secret> {
 fn tls(s: &mut ConfigSection<'_>) -> Option<TlsConfig> {
     let shown =
         ShownKey::Unset("{ cert = \"cert.pem\", key = \"key.pem\", reload = \"10s\" }".to_owned());
-    let about = "Certificate chain and private key, PEM files. They are looked at every `reload`: a changed \
-         pair is used for the next handshake; one that cannot be used leaves the last good one, and makes a \
-         WARN line.";
-    s.key("tls", about).inline(shown, |t| {
-        let [cert, key] = ["cert", "key"].map(|name| files::required_pem(t, name));
-        files::check_pair(t, &cert, &key);
-        let reload = t
-            .key("reload", "How often the files are looked at for a change.")
-            .duration("10s");
-        TlsConfig { cert, key, reload }
+    read_keys!(s =>
+        /// Certificate chain and private key, PEM files. They are looked at every `reload`: a changed pair is used for
+        /// the next handshake; one that cannot be used leaves the last good one, and makes a WARN line.
+        tls: inline(shown, tls_keys))
+}
+
+fn tls_keys(t: &mut ConfigSection<'_>) -> TlsConfig {
+    let [cert, key] = ["cert", "key"].map(|name| files::required_pem(t, name));
+    files::check_pair(t, &cert, &key);
+    read_keys!(t => TlsConfig {
+        /// How often the files are looked at for a change.
+        reload: duration("10s"),
+        ; cert, key
     })
 }
 
 /// Reads `[server.sse]`: the paths, if enabled.
 fn sse(s: &mut ConfigSection<'_>) -> Option<EventPaths> {
-    s.table(
-        "sse",
-        "The 2024-11-05 transport towards clients, for those that speak nothing newer.",
-        |t| {
-            let enabled = t.key("enabled", "Whether it is served.").flag(false);
-            let paths = EventPaths {
-                stream: path(
-                    t,
-                    "path",
-                    "Path of the event stream of /mcp; that of /mcp/<name> is <path>/<name>.",
-                    "/sse",
-                ),
-                messages: path(
-                    t,
-                    "messages",
-                    "Path for posted messages, in the same two forms.",
-                    "/messages",
-                ),
-            };
-            enabled.then_some(paths)
-        },
-    )
+    let about = "The 2024-11-05 transport towards clients, for those that speak nothing newer.";
+    s.table("sse", about, |t| {
+        read_keys!(t => let {
+            /// Whether it is served.
+            enabled: flag(false),
+            /// Path of the event stream of /mcp; that of /mcp/<name> is <path>/<name>.
+            path: text("/sse"),
+            /// Path for posted messages, in the same two forms.
+            messages: text("/messages"),
+        });
+        check_path(t, "path", &path);
+        check_path(t, "messages", &messages);
+        let stream = path;
+        enabled.then_some(EventPaths { stream, messages })
+    })
 }
 
 /// Reads `[server.websocket]`: the path, if enabled.
 fn websocket(s: &mut ConfigSection<'_>) -> Option<String> {
     s.table("websocket", "WebSocket towards clients.", |t| {
-        let enabled = t.key("enabled", "Whether it is served.").flag(false);
-        let path = path(
-            t,
-            "path",
-            "Path of the socket of /mcp; that of /mcp/<name> is <path>/<name>.",
-            "/ws",
-        );
+        read_keys!(t => let {
+            /// Whether it is served.
+            enabled: flag(false),
+            /// Path of the socket of /mcp; that of /mcp/<name> is <path>/<name>.
+            path: text("/ws"),
+        });
+        check_path(t, "path", &path);
         enabled.then_some(path)
     })
 }
 
-fn path(t: &mut ConfigSection<'_>, name: &'static str, doc: &'static str, default: &str) -> String {
-    let path = t.key(name, doc).text(default);
-    if let Err(what) = units::url_path(&path) {
+fn check_path(t: &ConfigSection<'_>, name: &str, path: &str) {
+    if let Err(what) = units::url_path(path) {
         t.error(name, what, Some("for example \"/sse\""));
     }
-    path
 }
 
 fn without_trailing_slash(mut url: Url) -> Url {
