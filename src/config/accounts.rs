@@ -265,11 +265,8 @@ pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<C
         (Some(secret), None) => Some(ClientKey::Secret(secret)),
         (None, Some(key)) => Some(ClientKey::PrivateKey(key)),
         (Some(_), Some(_)) => {
-            s.error(
-                "private_key",
-                "stands beside `client_secret`",
-                Some("keep one of them"),
-            );
+            let hint = Some("keep one of them");
+            s.error("private_key", "stands beside `client_secret`", hint);
             None
         }
         (None, None) => {

@@ -187,12 +187,9 @@ fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String,
         let hint = "letters, digits and hyphens, as in Authorization";
         s.error(&path, "not a header name", Some(hint));
     } else if HeaderValue::try_from(value.expose()).is_err() {
+        let what = "holds characters that no header can carry";
         let hint = "headers carry one line of ASCII: look for a line break, or for curly quotes";
-        s.error(
-            &path,
-            "holds characters that no header can carry",
-            Some(hint),
-        );
+        s.error(&path, what, Some(hint));
     } else if known.is_ok_and(|name| is_own(name.as_str())) {
         let hint = Some("leave it out");
         s.error(&path, "is set by the gateway itself", hint);

@@ -131,12 +131,8 @@ fn check_references(config: &Config, report: &ReadReport<'_>) {
                 .iter()
                 .any(|known| &known.issuer == issuer)
             {
-                let hint = "it has to stand in [[auth.issuers]], byte for byte";
-                report.error(
-                    &format!("{key}.issuers[{index}]"),
-                    "unknown issuer",
-                    Some(hint),
-                );
+                let hint = Some("it has to stand in [[auth.issuers]], byte for byte");
+                report.error(&format!("{key}.issuers[{index}]"), "unknown issuer", hint);
             }
         }
     }
@@ -159,12 +155,9 @@ fn check_public_url(config: &Config, report: &ReadReport<'_>) {
     }
     let is_said = !report.is_wrong("server.public_url");
     if is_said && public_url.scheme() != "https" && !units::is_loopback(public_url) {
-        let hint = "tokens would travel in the clear; a proxy in front may end TLS";
-        report.error(
-            "server.public_url",
-            "must be https unless it is loopback",
-            Some(hint),
-        );
+        let hint = Some("tokens would travel in the clear; a proxy in front may end TLS");
+        let what = "must be https unless it is loopback";
+        report.error("server.public_url", what, hint);
     }
     if public_url.query().is_some() {
         let hint = "end it with the path that a proxy in front strips, or with the host";
@@ -176,12 +169,8 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     let (public, admin) = (config.server.listen, config.admin.listen);
     let is_said = !report.is_wrong("server.listen") && !report.is_wrong("admin.listen");
     if is_said && units::overlap(public, admin) {
-        let hint = "give it another port, such as \"127.0.0.1:9090\"";
-        report.error(
-            "admin.listen",
-            "is the address of server.listen",
-            Some(hint),
-        );
+        let hint = Some("give it another port, such as \"127.0.0.1:9090\"");
+        report.error("admin.listen", "is the address of server.listen", hint);
     }
 }
 

@@ -95,11 +95,8 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| t.key(name, "PEM file.").path(""));
     let Some(url) = url else {
         if !t.has("url") {
-            t.error(
-                "url",
-                "is required",
-                Some("for example url = \"rediss://redis.internal:6379\""),
-            );
+            let hint = Some("for example url = \"rediss://redis.internal:6379\"");
+            t.error("url", "is required", hint);
         }
         return None;
     };
@@ -119,11 +116,8 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
         (_, None) => {}
     }
     if (ca.is_some() || cert.is_some() || key.is_some()) && !config.tls {
-        t.error(
-            "",
-            "has certificates and a URL without TLS",
-            Some("begin `url` with rediss"),
-        );
+        let hint = Some("begin `url` with rediss");
+        t.error("", "has certificates and a URL without TLS", hint);
     }
     if let Some(path) = &ca {
         files::usable(t, "ca", path, files::anchors);

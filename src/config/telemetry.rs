@@ -37,11 +37,8 @@ fn otlp_endpoint(s: &mut ConfigSection<'_>) -> Option<Url> {
     let signals = ["/v1/traces", "/v1/metrics", "/v1/logs"];
     if url.query().is_some() || signals.iter().any(|signal| path.ends_with(signal)) {
         let what = "expected the collector's base URL: /v1/traces and such are added to it";
-        s.error(
-            "otlp_endpoint",
-            what,
-            Some("for example \"http://collector:4318\""),
-        );
+        let hint = Some("for example \"http://collector:4318\"");
+        s.error("otlp_endpoint", what, hint);
     }
     Some(url)
 }

@@ -21,24 +21,17 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPla
     }
     if !is_child {
         if env.is_some() && !s.is_recording() {
-            let hint = "`header` says where the token goes";
-            s.error(
-                "env",
-                "is for upstreams that are started by `command`",
-                Some(hint),
-            );
+            let hint = Some("`header` says where the token goes");
+            let what = "is for upstreams that are started by `command`";
+            s.error("env", what, hint);
         }
         let name = name?;
         return Some(TokenPlace::Header { name, prefix });
     }
     for key in ["header", "prefix"] {
         if s.has(key) {
-            let hint = "`env` names the variable that holds the token";
-            s.error(
-                key,
-                "is for upstreams that are reached by `url`",
-                Some(hint),
-            );
+            let hint = Some("`env` names the variable that holds the token");
+            s.error(key, "is for upstreams that are reached by `url`", hint);
         }
     }
     match env {

@@ -45,11 +45,8 @@ pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConf
             Some(CarrierConfig::Http(http))
         }
         (Some(_), Some(_)) => {
-            s.error(
-                "url",
-                "stands beside `command`",
-                Some("an upstream has one of them"),
-            );
+            let hint = Some("an upstream has one of them");
+            s.error("url", "stands beside `command`", hint);
             None
         }
         (None, None) => {
@@ -151,11 +148,8 @@ impl ConfigWord for EraPin {
 fn misplaced(s: &ConfigSection<'_>, keys: &[&'static str], what: &str) {
     for key in keys {
         if s.has(key) {
-            s.error(
-                key,
-                what,
-                Some("leave it out, or reach the upstream in that way"),
-            );
+            let hint = Some("leave it out, or reach the upstream in that way");
+            s.error(key, what, hint);
         }
     }
 }
