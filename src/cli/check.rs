@@ -11,7 +11,7 @@ use url::Url;
 use super::{BAD_CONFIG, LogOptions, machine, out, refuse, warn, with_levels};
 use crate::app::asking::{self, ProbeOutcome};
 use crate::budget::ProcessBound;
-use crate::config::{self, AccountKind, AuthMode, CarrierConfig, Config, ConfigProblem};
+use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigProblem};
 use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
 use crate::status::AskedOnce;
@@ -168,32 +168,23 @@ fn summary(file: &str, config: &Config) -> String {
         }
     };
     // Writing to a String cannot fail.
+    let (server, limits) = (&config.server, &config.limits);
     let _ = writeln!(
         text,
-        "\nlistens on {} (admin: {})",
-        config.server.listen, config.admin.listen
-    );
-    let _ = writeln!(text, "authentication: {auth}");
-    let limits = &config.limits;
-    let _ = writeln!(
-        text,
-        "memory for what clients send: {} MiB at most, {} MiB for one caller",
+        "\nlistens on {} (admin: {})\n\
+         authentication: {auth}\n\
+         memory for what clients send: {} MiB at most, {} MiB for one caller\n\
+         memory for replies: {} MiB at most, {} MiB for one caller\n\
+         memory of the process: {}\n\n\
+         endpoints",
+        server.listen,
+        config.admin.listen,
         limits.bytes_total >> 20,
-        limits.bytes_per_principal >> 20
-    );
-    let _ = writeln!(
-        text,
-        "memory for replies: {} MiB at most, {} MiB for one caller",
+        limits.bytes_per_principal >> 20,
         limits.replies_total >> 20,
-        limits.replies_per_principal >> 20
+        limits.replies_per_principal >> 20,
+        ProcessBound::new(config).summary()
     );
-    let process = ProcessBound::new(config);
-    let _ = writeln!(
-        text,
-        "memory of the process: {}\n\nendpoints",
-        process.summary()
-    );
-    let server = &config.server;
     for endpoint in endpoints(config) {
         let _ = writeln!(text, "  {}", endpoint_line(&endpoint));
         let events = server.sse.iter().map(|paths| (&paths.stream, "HTTP+SSE"));
@@ -215,15 +206,13 @@ fn summary(file: &str, config: &Config) -> String {
         };
         let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
         if let Some(account) = &upstream.auth {
-            let whose = match account.kind() {
-                AccountKind::ClientCredentials => "one for all callers",
-                AccountKind::TokenExchange
-                | AccountKind::IdJag
-                | AccountKind::User
-                | AccountKind::UserKey => "each caller's own",
+            let kind = account.kind();
+            let whose = if kind.is_of_callers() {
+                "each caller's own"
+            } else {
+                "one for all callers"
             };
-            let kind = account.kind().as_str();
-            let _ = writeln!(text, "  {:<20}  account: {whose} ({kind})", "");
+            let _ = writeln!(text, "  {:<20}  account: {whose} ({})", "", kind.as_str());
         }
     }
     text
