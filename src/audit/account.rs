@@ -81,59 +81,47 @@ impl AccountRecord {
     /// Names the person or the caller who acts. Where that is not the owner, the record still tells of the owner's
     /// account.
     #[must_use]
-    pub fn by(self, principal: &Arc<Principal>) -> Self {
-        Self {
-            principal: Some(Arc::clone(principal)),
-            ..self
-        }
+    pub fn by(mut self, principal: &Arc<Principal>) -> Self {
+        self.principal = Some(Arc::clone(principal));
+        self
     }
 
     /// Names caller, endpoint and trace of `call`.
     #[must_use]
-    pub fn of_call(self, call: &Call) -> Self {
-        Self {
-            endpoint: Some(Arc::clone(&call.endpoint.name)),
-            trace: call.trace.trace_id(),
-            ..self.by(&call.principal)
-        }
+    pub fn of_call(mut self, call: &Call) -> Self {
+        self.endpoint = Some(Arc::clone(&call.endpoint.name));
+        self.trace = call.trace.trace_id();
+        self.by(&call.principal)
     }
 
     /// Names the authorization server. An empty `issuer`, as that of a pasted key, is left out.
     #[must_use]
-    pub fn server(self, issuer: &str) -> Self {
-        Self {
-            server: (!issuer.is_empty()).then(|| cut(issuer).into()),
-            ..self
-        }
+    pub fn server(mut self, issuer: &str) -> Self {
+        self.server = (!issuer.is_empty()).then(|| cut(issuer).into());
+        self
     }
 
     /// Names the scopes as granted; none are left out.
     #[must_use]
-    pub fn scopes(self, scopes: &[String]) -> Self {
+    pub fn scopes(mut self, scopes: &[String]) -> Self {
         let joined = scopes.join(" ");
-        Self {
-            scopes: (!joined.is_empty()).then(|| cut(&joined).into()),
-            ..self
-        }
+        self.scopes = (!joined.is_empty()).then(|| cut(&joined).into());
+        self
     }
 
     /// Names the program, as it names itself.
     #[must_use]
-    pub fn program(self, program: Option<&str>) -> Self {
-        Self {
-            program: program.map(|program| cut(program).into()),
-            ..self
-        }
+    pub fn program(mut self, program: Option<&str>) -> Self {
+        self.program = program.map(|program| cut(program).into());
+        self
     }
 
     /// Says why it ended or went wrong, in one word.
     #[must_use]
-    pub fn reason(self, outcome: AuditOutcome, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            outcome,
-            reason: Some(reason.into()),
-            ..self
-        }
+    pub fn reason(mut self, outcome: AuditOutcome, reason: impl Into<Cow<'static, str>>) -> Self {
+        self.outcome = outcome;
+        self.reason = Some(reason.into());
+        self
     }
 
     /// Shows every field that applies.
