@@ -156,26 +156,16 @@ impl<'r> ConfigSection<'r> {
             let chapter = self.open_chapter(TableHeader::Tables(path.clone()), doc);
             return vec![ConfigSection::read(self.report, path, None, chapter, body)];
         }
-        let Some(value) = self.value(name) else {
-            return Vec::new();
-        };
-        let Some(items) = self.as_array(&path, value) else {
-            return Vec::new();
-        };
-        let mut out = Vec::new();
-        for (index, item) in items.iter().enumerate() {
+        let value = self.value(name);
+        let items = value.and_then(|value| self.as_array(&path, value));
+        let items = items.into_iter().flat_map(|items| items.iter());
+        let read = items.enumerate().filter_map(|(index, item)| {
             let path = format!("{path}[{index}]");
-            if let Some(table) = self.as_table(&path, item) {
-                out.push(ConfigSection::read(
-                    self.report,
-                    path,
-                    Some(table),
-                    0,
-                    &mut body,
-                ));
-            }
-        }
-        out
+            let table = self.as_table(&path, item)?;
+            let table = Some(table);
+            Some(ConfigSection::read(self.report, path, table, 0, &mut body))
+        });
+        read.collect()
     }
 
     /// Reads every `[name.<chosen>]`, in file order; `samples` are shown in the reference.
@@ -197,10 +187,8 @@ impl<'r> ConfigSection<'r> {
             }
             return out;
         }
-        let Some(value) = self.value(name) else {
-            return Vec::new();
-        };
-        let Some(table) = self.as_table(&path, value) else {
+        let value = self.value(name);
+        let Some(table) = value.and_then(|value| self.as_table(&path, value)) else {
             return Vec::new();
         };
         let mut entries: Vec<_> = table.iter().collect();
