@@ -288,10 +288,8 @@ async fn begin(
                     "cannot start a login for the connect pages"
                 );
             }
-            response::page(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &login_views::cannot_begin(),
-            )
+            let page = login_views::cannot_begin();
+            response::page(StatusCode::SERVICE_UNAVAILABLE, &page)
         }
         None => refuse_form(logins, FormRefusal::Token),
     }

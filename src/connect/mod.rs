@@ -171,10 +171,8 @@ impl ConnectPages {
         for upstream in &self.upstreams {
             accounts.push(self.account(person, upstream).await?);
         }
-        Ok(browser.keep(response::page(
-            StatusCode::OK,
-            &views::all(person, &accounts, &Self::login_token(browser)),
-        )))
+        let page = views::all(person, &accounts, &Self::login_token(browser));
+        Ok(browser.keep(response::page(StatusCode::OK, &page)))
     }
 
     async fn one(
@@ -215,13 +213,9 @@ impl ConnectPages {
         };
         let form = Form::read(request.form);
         let token = form.value("token");
-        match browser.admit(
-            request.headers,
-            &self.origin,
-            (&about(person, upstream), token),
-        ) {
-            Ok(()) => {}
-            Err(refusal) => return Ok(browser.keep(refuse_form(upstream, refusal))),
+        let about = about(person, upstream);
+        if let Err(refusal) = browser.admit(request.headers, &self.origin, (&about, token)) {
+            return Ok(browser.keep(refuse_form(upstream, refusal)));
         }
         let link = match self.link(upstream, request.query) {
             Some(link) if link.owner != person.owner() => {
@@ -238,15 +232,12 @@ impl ConnectPages {
                 let was_there = self.parts.vault.remove_grant(&key).await?;
                 LABELED.connect_accounts.add("disconnected", 1);
                 if was_there {
-                    self.audit(AccountEvent::Disconnected, (person, upstream), |record| {
-                        record
-                    });
+                    let whose = (person, upstream);
+                    self.audit(AccountEvent::Disconnected, whose, |record| record);
                 }
                 tracing::info!(upstream = %upstream.name, owner = %person.owner(), was_there, "account was disconnected");
-                Ok(response::page(
-                    StatusCode::OK,
-                    &views::disconnected(upstream),
-                ))
+                let page = views::disconnected(upstream);
+                Ok(response::page(StatusCode::OK, &page))
             }
             "connect" | SCOPES_REFUSED => match upstream.submitted(&form, &key, by).await {
                 None => Ok(self.begin_kept_login(person, request).await),
@@ -270,10 +261,8 @@ impl ConnectPages {
                 }
                 Some(Submitted::Failed(why)) => {
                     LABELED.connect_accounts.add("unavailable", 1);
-                    Ok(response::page(
-                        StatusCode::BAD_GATEWAY,
-                        &views::failed(&upstream.name, why),
-                    ))
+                    let page = views::failed(&upstream.name, why);
+                    Ok(response::page(StatusCode::BAD_GATEWAY, &page))
                 }
                 Some(Submitted::Refused(why)) => Ok(response::page(
                     StatusCode::BAD_REQUEST,
@@ -373,10 +362,8 @@ fn about(person: &Person, upstream: &ConnectedUpstream) -> String {
 
 fn refuse_form(upstream: &ConnectedUpstream, refusal: FormRefusal) -> Response<Bytes> {
     tracing::warn!(upstream = %upstream.name, reason = refusal.word(), "form of a connect page was refused");
-    response::page(
-        StatusCode::FORBIDDEN,
-        &views::form_refused(Some(&upstream.name), refusal),
-    )
+    let page = views::form_refused(Some(&upstream.name), refusal);
+    response::page(StatusCode::FORBIDDEN, &page)
 }
 
 #[cfg(test)]

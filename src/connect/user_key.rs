@@ -2,7 +2,7 @@
 //! program and the variable of a child.
 
 use http::HeaderMap;
-use maud::{Markup, html};
+use maud::html;
 
 use super::form::{Form, FormParts, Submitted};
 use crate::config::{CarrierConfig, UserKeyConfig};
@@ -37,17 +37,13 @@ impl KeyForm {
     pub(super) fn parts(&self) -> FormParts {
         FormParts {
             promise: PROMISE,
-            fields: Some(self.fields()),
-        }
-    }
-
-    fn fields(&self) -> Markup {
-        html! {
-            label for="key" { (self.config.label) }
-            input id="key" name="key" type="password" required autocomplete="off" spellcheck="false";
-            @if let Some(help) = &self.config.help {
-                p { "Get one at " a href=(help) rel="noreferrer" { (help) } }
-            }
+            fields: Some(html! {
+                label for="key" { (self.config.label) }
+                input id="key" name="key" type="password" required autocomplete="off" spellcheck="false";
+                @if let Some(help) = &self.config.help {
+                    p { "Get one at " a href=(help) rel="noreferrer" { (help) } }
+                }
+            }),
         }
     }
 
