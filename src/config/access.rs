@@ -37,17 +37,13 @@ pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
                 "write the `issuer` of its own metadata, such as \"https://auth.example.com\"";
             report.error(&key, what, Some(hint));
         }
-        if auth
-            .issuers
-            .iter()
-            .take(index)
-            .any(|before| before.issuer == issuer.issuer)
-        {
+        let before = || auth.issuers.iter().take(index);
+        if before().any(|before| before.issuer == issuer.issuer) {
             let hint = "one [[auth.issuers]] has all keys of an issuer";
             report.error(&key, "is listed twice", Some(hint));
         }
-        let asks = |issuer: &&IssuerConfig| issuer.introspection.is_some();
-        if asks(&issuer) && auth.issuers.iter().take(index).any(|one| asks(&one)) {
+        let asks = |issuer: &IssuerConfig| issuer.introspection.is_some();
+        if asks(issuer) && before().any(asks) {
             let hint = "an opaque token does not say whose it is, and must not be shown to others";
             let key = format!("auth.issuers[{index}].introspection");
             report.error(&key, "another issuer has this already", Some(hint));
@@ -63,11 +59,8 @@ pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
     if !publishes_scope(config) && !report.has_errors() {
         let hint = "with none published, some clients ask for no scope and some for all; `login_scopes` publishes \
             scopes that no request needs";
-        report.warning(
-            "auth.required_scopes",
-            "no endpoint requires a scope",
-            Some(hint),
-        );
+        let what = "no endpoint requires a scope";
+        report.warning("auth.required_scopes", what, Some(hint));
     }
 }
 
@@ -118,11 +111,8 @@ pub(super) fn check_open(config: &mut Config, report: &ReadReport<'_>) {
         ("admin.listen", config.admin.listen),
     ] {
         if !listen.ip().is_loopback() {
-            report.error(
-                key,
-                "must be a loopback address with auth.mode = \"none\"",
-                Some(hint),
-            );
+            let what = "must be a loopback address with auth.mode = \"none\"";
+            report.error(key, what, Some(hint));
         }
     }
     // A missing URL is derived from `server.listen`, which is judged above.

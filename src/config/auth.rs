@@ -32,11 +32,8 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
         mode: required_choice(AuthMode::OAuth),
     });
     if !s.has("mode") {
-        s.error(
-            "",
-            "who may call is not said: `mode` is required",
-            Some(SNIPPETS),
-        );
+        let what = "who may call is not said: `mode` is required";
+        s.error("", what, Some(SNIPPETS));
     }
     read_keys!(s => AuthConfig {
         /// Scopes that a token needs on every endpoint that names none of its own; published in the metadata. For

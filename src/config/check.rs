@@ -47,10 +47,8 @@ fn check_names(config: &Config, report: &ReadReport<'_>) {
         let hint = "for example\n    [upstreams.files]\n    command = \"…\"";
         report.error("", "no upstream is configured", Some(hint));
     }
-    let upstreams = config
-        .upstreams
-        .iter()
-        .map(|upstream| ("upstreams", &upstream.name));
+    let upstreams = config.upstreams.iter();
+    let upstreams = upstreams.map(|upstream| ("upstreams", &upstream.name));
     let endpoints = config.endpoints.keys().map(|name| ("endpoints", name));
     let mut taken = BTreeSet::new();
     for (table, name) in upstreams.chain(endpoints) {
@@ -68,20 +66,14 @@ fn check_names(config: &Config, report: &ReadReport<'_>) {
 }
 
 fn check_references(config: &Config, report: &ReadReport<'_>) {
-    let names: Vec<&str> = config
-        .upstreams
-        .iter()
-        .map(|upstream| &*upstream.name)
-        .collect();
+    let upstreams = config.upstreams.iter();
+    let names: Vec<&str> = upstreams.map(|upstream| &*upstream.name).collect();
     let refer = |key: &str, name: &str| {
         // An upstream rejected for its own errors is reported there, not as missing here.
         if !names.contains(&name) && !report.has(&join("upstreams", name)) {
             let hint = nearest(name, &names).map(|near| format!("did you mean \"{near}\"?"));
-            report.error(
-                key,
-                format!("there is no upstream \"{name}\""),
-                hint.as_deref(),
-            );
+            let what = format!("there is no upstream \"{name}\"");
+            report.error(key, what, hint.as_deref());
         }
     };
     let refer_all = |key: &str, list: &[String]| {
@@ -99,10 +91,8 @@ fn check_references(config: &Config, report: &ReadReport<'_>) {
     }
     refer_all("mcp.warm", &config.mcp.warm);
     for (index, rule) in config.auth.tool_scopes.iter().enumerate() {
-        refer_all(
-            &format!("auth.tool_scopes[{index}].upstreams"),
-            &rule.upstreams,
-        );
+        let key = format!("auth.tool_scopes[{index}].upstreams");
+        refer_all(&key, &rule.upstreams);
     }
     for (name, endpoint) in &config.endpoints {
         let key = join("endpoints", name);
@@ -125,12 +115,8 @@ fn check_references(config: &Config, report: &ReadReport<'_>) {
             }
         }
         for (index, issuer) in endpoint.issuers.iter().enumerate() {
-            if !config
-                .auth
-                .issuers
-                .iter()
-                .any(|known| &known.issuer == issuer)
-            {
+            let mut known = config.auth.issuers.iter();
+            if !known.any(|known| known.issuer == *issuer) {
                 let hint = Some("it has to stand in [[auth.issuers]], byte for byte");
                 report.error(&format!("{key}.issuers[{index}]"), "unknown issuer", hint);
             }

@@ -43,11 +43,8 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
             let hint = format!(
                 "write what the document itself calls \"issuer\", most likely \"{issuer}\" or a path below it"
             );
-            report.warning(
-                &key,
-                "is the address of a document, not an issuer",
-                Some(&hint),
-            );
+            let what = "is the address of a document, not an issuer";
+            report.warning(&key, what, Some(&hint));
         }
     }
     let otlp = config.telemetry.otlp_endpoint.as_ref();
@@ -111,11 +108,8 @@ fn check_times(config: &Config, report: &ReadReport<'_>) {
             ("absolute", sessions.absolute),
         ),
     ];
-    let tables: Vec<String> = config
-        .upstreams
-        .iter()
-        .map(|upstream| join("upstreams", &upstream.name))
-        .collect();
+    let upstreams = config.upstreams.iter();
+    let tables: Vec<String> = upstreams.map(|one| join("upstreams", &one.name)).collect();
     for (upstream, table) in config.upstreams.iter().zip(&tables) {
         let total = ("total_timeout", upstream.total_timeout);
         pairs.push(((table, "idle_timeout", upstream.idle_timeout), total));

@@ -76,11 +76,8 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
             let hint = "it has to stand in [[auth.issuers]], byte for byte: calls of the same person come with its tokens";
             report.error(&key, "unknown issuer", Some(hint));
         }
-        if logins
-            .iter()
-            .take(index)
-            .any(|before| before.issuer == login.issuer)
-        {
+        let mut before = logins.iter().take(index);
+        if before.any(|before| before.issuer == login.issuer) {
             report.error(&key, "is listed twice", Some("one login is for one issuer"));
         }
     }

@@ -237,11 +237,8 @@ impl<'r> ConfigSection<'r> {
         let array = value.get_ref().as_array();
         if array.is_none() {
             let hint = format!("write [[{path}]]");
-            self.report.error(
-                path,
-                format!("expected tables, found {}", found(value)),
-                Some(&hint),
-            );
+            let what = format!("expected tables, found {}", found(value));
+            self.report.error(path, what, Some(&hint));
         }
         array
     }
@@ -252,12 +249,8 @@ impl<'r> ConfigSection<'r> {
             if !self.asked.contains(&name) {
                 let hint = self.hint(name);
                 let path = join(&self.path, name);
-                self.report.error_at(
-                    key.span().start,
-                    &path,
-                    "unknown key".to_owned(),
-                    Some(&hint),
-                );
+                let (at, what) = (key.span().start, "unknown key".to_owned());
+                self.report.error_at(at, &path, what, Some(&hint));
             }
         }
     }
