@@ -24,11 +24,12 @@ pub(super) const ABOUT: &str = "The account that its requests use. Without this 
 /// Reads `[upstreams.<name>.auth]`; `None` where the table cannot be used. `is_child`: the upstream is started by `command`.
 pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<UpstreamAuth> {
     read_keys!(s => let {
-        /// "client_credentials": the gateway's own account, one for all callers. "token_exchange": each caller's own, for
-        /// which the authorization server exchanges the caller's token (RFC 8693). "id_jag": each caller's own, for
+        /// "client_credentials": the gateway's own account, one for all callers. "token_exchange": each caller's own,
+        /// for which the authorization server exchanges the caller's token (RFC 8693). "id_jag": each caller's own, for
         /// which the issuer of `connect.login` asserts who the caller is (enterprise-managed authorization), once the
         /// caller has logged in. "user": each caller's own, who agrees to it once at the upstream's authorization
-        /// server. "user_key": a key of each caller, who pastes it once. The last three on the page /connect/<upstream>.
+        /// server. "user_key": a key of each caller, who pastes it once. The last three on the page
+        /// /connect/<upstream>.
         kind: required_choice(AccountKind::ClientCredentials),
     });
     if !s.has("kind") && !s.is_recording() {
@@ -103,9 +104,9 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
 /// Reads `lists`.
 fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
     read_keys!(s =>
-        /// With "id_jag", "user" and "user_key": what a caller without an account is listed after its own last lists and
-        /// those that the upstream calls public. "own": the one tool that connects. "common": the last tools of anybody,
-        /// which all callers may then see.
+        /// With "id_jag", "user" and "user_key": what a caller without an account is listed after its own last lists
+        /// and those that the upstream calls public. "own": the one tool that connects. "common": the last tools of
+        /// anybody, which all callers may then see.
         lists: choice(AccountLists::Own))
 }
 
@@ -185,8 +186,8 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) 
 fn registration(s: &mut ConfigSection<'_>) -> ClientRegistration {
     read_keys!(s =>
         /// With "user" and without `client_id`: how the gateway becomes a client. "cimd": by the URL of a document that
-        /// it serves, which needs a public https `public_url`. "dcr": dynamically (RFC 7591). "auto": the first of these
-        /// that the server has.
+        /// it serves, which needs a public https `public_url`. "dcr": dynamically (RFC 7591). "auto": the first of
+        /// these that the server has.
         registration: choice(ClientRegistration::Auto))
 }
 
@@ -293,9 +294,9 @@ fn resource_url(text: &str) -> Result<(), String> {
 /// Reads `[egress]`.
 pub(super) fn egress(s: &mut ConfigSection<'_>) -> EgressConfig {
     read_keys!(s => EgressConfig {
-        /// Where addresses lead that documents of upstreams with an account, and of issuers, name (metadata, keys, token
-        /// endpoints), besides public https ones and the origins that stand in this file: addresses, blocks, host names.
-        /// Plain http to loopback ones alone. For example ["10.0.0.0/8", "keycloak.internal"].
+        /// Where addresses lead that documents of upstreams with an account, and of issuers, name (metadata, keys,
+        /// token endpoints), besides public https ones and the origins that stand in this file: addresses, blocks, host
+        /// names. Plain http to loopback ones alone. For example ["10.0.0.0/8", "keycloak.internal"].
         allow: list(allowed),
     })
 }

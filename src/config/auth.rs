@@ -117,9 +117,9 @@ fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
     read_keys!(s =>
         /// Ask this issuer about tokens (RFC 7662): `tokens` = "opaque" asks about those that are no JWTs, "all" about
         /// good JWTs too, so that a revoked one ends. An answer counts for `max_age`, 5m at most, a refusal for 10s at
-        /// most. `endpoint` is found by discovery when it is not there. `auth_method` says how the credentials are sent:
-        /// "client_secret_basic" or "client_secret_post"; by default what the metadata offers, and HTTP Basic to an
-        /// `endpoint` that is set here. Only one issuer may have this: an opaque token does not say whose it is.
+        /// most. `endpoint` is found by discovery when it is not there. `auth_method` says how the credentials are
+        /// sent: "client_secret_basic" or "client_secret_post"; by default what the metadata offers, and HTTP Basic to
+        /// an `endpoint` that is set here. Only one issuer may have this: an opaque token does not say whose it is.
         introspection: inline(shown, introspection_keys))
 }
 

@@ -17,9 +17,9 @@ struct RingKey {
 /// Reads `[keys]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
     read_keys!(s => let {
-        /// Keys for the handles we give out: the first seals, all open. Each is { id = "k1", file = "seal.key" } with at
-        /// least 32 bytes of random text in the file (openssl rand -base64 32), or key = "${NAME}" instead of the file.
-        /// Without any, a random key per process. With one, requests of 2026-07-28 may go on at another process.
+        /// Keys for the handles we give out: the first seals, all open. Each is { id = "k1", file = "seal.key" } with
+        /// at least 32 bytes of random text in the file (openssl rand -base64 32), or key = "${NAME}" instead of the
+        /// file. Without any, a random key per process. With one, requests of 2026-07-28 may go on at another process.
         /// Sessions live in memory and are unknown after a restart either way.
         seal: inline_list(one),
         /// Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in the

@@ -158,7 +158,7 @@ impl<'r> ConfigSection<'r> {
         }
         let value = self.value(name);
         let items = value.and_then(|value| self.as_array(&path, value));
-        let items = items.into_iter().flat_map(|items| items.iter());
+        let items = items.into_iter().flatten();
         let read = items.enumerate().filter_map(|(index, item)| {
             let path = format!("{path}[{index}]");
             let table = self.as_table(&path, item)?;
@@ -288,7 +288,7 @@ impl<'r> ConfigSection<'r> {
 /// of a function, and reads what needs more than one expression. After `;` stand fields with values of any kind, as in any
 /// struct.
 ///
-/// For keys that are no fields: `s => let { … }` makes a variable of each, and `s =>` before a single key is its value.
+/// Of keys that are no fields, `s => let { … }` makes variables, and `s =>` with a single key is its value.
 macro_rules! read_keys {
     ($section:ident => let {
         $(

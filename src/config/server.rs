@@ -146,9 +146,9 @@ const MIN_TOKEN_BYTES: usize = 16;
 
 fn admin_token(s: &mut ConfigSection<'_>) -> Option<Secret> {
     let token = read_keys!(s =>
-        /// Who sends this as `Authorization: Bearer …` may read /status and change what can be changed at run time, from
-        /// wherever the port is reached: 16 printable ASCII characters at least. Without one, only this machine may: by
-        /// a loopback address, with a loopback Host. Probes and metrics need no token.
+        /// Who sends this as `Authorization: Bearer …` may read /status and change what can be changed at run time,
+        /// from wherever the port is reached: 16 printable ASCII characters at least. Without one, only this machine
+        /// may: by a loopback address, with a loopback Host. Probes and metrics need no token.
         token: optional_secret("{ file = \"admin.token\" }"))?;
     let is_printable = token.expose().bytes().all(|byte| byte.is_ascii_graphic());
     if token.expose().len() < MIN_TOKEN_BYTES || !is_printable {
