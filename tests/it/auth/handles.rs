@@ -15,6 +15,9 @@ async fn seen(answer: Answer) -> (u16, Option<String>, Value) {
     let mut body = answer.json().await;
     if let Some(object) = body.as_object_mut() {
         object.remove("id");
+    }
+    // A refusal outside JSON-RPC has a text there.
+    if body["error"].is_object() {
         without_request_id(&mut body["error"]);
     }
     (status, challenge, body)
