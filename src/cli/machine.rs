@@ -69,7 +69,8 @@ fn unwritable(path: &Path, other: Access) -> Option<String> {
     Some(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// State directories that cannot be used, where something is kept in one: homes of children, the database or its key.
+/// Warns of state directories that cannot be used, if the configuration keeps something there: homes of children, the
+/// database or its key.
 fn state_directory(config: &Config) -> Option<ConfigDoubt> {
     let has_children = config.upstreams.iter().any(|one| one.carrier.is_stdio());
     let is_default = matches!(config.database.url, DatabaseUrl::Default);

@@ -16,7 +16,7 @@ use crate::secret::Secret;
 
 /// Resource limits that a child can have.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
-/// Those of them in bytes, which may be written as sizes.
+/// Limits that count bytes, and may be written as sizes.
 const BYTE_RLIMITS: [&str; 3] = ["as", "core", "fsize"];
 /// What the reference says of them.
 const RLIMIT_UNITS: &str =

@@ -35,7 +35,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
     }
 }
 
-/// The keys of one list, of which no two should have the same id.
+/// The keys of one list; reports keys with the same id.
 fn ring(s: &ConfigSection<'_>, keys: Vec<(String, RingKey)>) -> Vec<RingKey> {
     let mut seen = BTreeSet::new();
     for (path, RingKey { key, .. }) in &keys {

@@ -1,6 +1,6 @@
 //! Enums whose values are words of the file.
 
-/// An enum of which each value has one word in the file.
+/// An enum whose values are written as words in the file, one word for each value.
 pub(super) trait ConfigWord: Copy + PartialEq + 'static {
     /// Words with their values, in the order of the reference.
     const WORDS: &'static [(&'static str, Self)];

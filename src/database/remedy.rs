@@ -54,7 +54,7 @@ impl DatabaseError {
             Self::Url(_) => Some("write it as postgres://user:password@host:5432/name"),
             _ => match self.failure()? {
                 sqlx::Error::Tls(_) => Some(CERTIFICATE),
-                // So rustls tells of a handshake that fails.
+                // rustls reports a failed handshake as this error.
                 sqlx::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
                     Some(CERTIFICATE)
                 }
@@ -76,7 +76,7 @@ impl DatabaseError {
     }
 }
 
-/// What helps after an error with this SQLSTATE.
+/// The remedy for an error with this SQLSTATE.
 // Spec: https://www.postgresql.org/docs/current/errcodes-appendix.html
 fn state_remedy(state: &str) -> Option<&'static str> {
     Some(match state {

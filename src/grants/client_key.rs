@@ -37,7 +37,7 @@ pub(super) struct SigningKey {
 pub(super) enum AssertionAudience {
     /// The issuer identifier of the server.
     Issuer,
-    /// The URL that the assertion is sent to, and no other one: no receiver can use it elsewhere.
+    /// The URL that the assertion is sent to. The receiver cannot use the assertion at another server.
     Endpoint,
 }
 

@@ -152,8 +152,8 @@ pub(super) async fn request(
     with_audience(asked.proof, send).await
 }
 
-/// Sends a request with an assertion for the audience that the server has last accepted. Where it refuses the client, for the
-/// other one: such a request has had no effect, and no code says that the audience is the cause.
+/// Sends a request with an assertion for the audience that the server has last accepted. If the server refuses the client,
+/// sends it once more for the other audience: a refused request has had no effect, and no error code names the audience.
 pub(super) async fn with_audience<T, F>(
     proof: &ClientProof,
     send: impl Fn(AssertionAudience) -> F,

@@ -30,8 +30,8 @@ const MAX_ATTEMPTS: u64 = 10_000;
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a server counts as one that answers every unknown code with `invalid_client`.
 const DENIES_ALL: Duration = Duration::from_hours(30 * 24);
-/// Attempts by document in a row whose browsers have not come back: then the document counts as unread, whoever has fetched
-/// it. Anybody may fetch it, and the server that cannot would refuse its users for ever.
+/// Attempts by document in a row whose browsers have not come back. After them the document counts as unread, even if it was
+/// fetched: any client may fetch it, and a server that cannot read it would refuse its users for ever.
 const MOST_BY_DOCUMENT: u32 = 2;
 const NOT_FETCHED: &str = "The server did not take the document of this gateway last time, so the gateway has registered itself.";
 

@@ -106,7 +106,7 @@ pub fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N
     out.finish()
 }
 
-/// JSON text of an object with these `members`; `name`, where it is one of them, is `value` (JSON text) instead.
+/// JSON text of an object with these `members`, with `value` (JSON text) in place of the member `name`.
 #[must_use]
 pub fn object_replacing(members: ObjectMembers<'_>, name: &str, value: &str) -> String {
     object(members.into_iter().map(|(known, before)| {

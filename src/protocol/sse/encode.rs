@@ -81,8 +81,8 @@ pub fn encode_endpoint(out: &mut BytesMut, uri: &str) {
     out.put_slice(b"\n\n");
 }
 
-/// Appends a comment, which keeps a quiet stream alive: one line, and no empty one behind it. The SDK for Java asks for one
-/// line less with each empty line that ends no event, and stops reading after 256. Spec: SPEC T-15.
+/// Appends a comment, which keeps a quiet stream alive: one line, without an empty line behind it. The SDK for Java asks
+/// for one line less with each empty line that ends no event, and stops reading after 256. Spec: SPEC T-15.
 pub fn encode_comment(out: &mut BytesMut, text: &str) {
     out.put_slice(b": ");
     out.extend(text.bytes().filter(|b| !b.is_ascii_control()));

@@ -14,8 +14,8 @@ const MOST: usize = 8;
 /// Their names and values together, bytes.
 const MOST_BYTES: usize = 4096;
 
-/// The cookies of one upstream session. They leave with its requests alone, all of which go to the origin that has set
-/// them, and end with it: neither `Domain` nor an end in the future matters.
+/// The cookies of one upstream session. Only requests of the session carry them, and all of these go to the origin that has
+/// set the cookies. The cookies end with the session, so neither `Domain` nor an expiry in the future matters.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct StickyCookies(OnceLock<Mutex<CookieList>>);
 
@@ -24,7 +24,7 @@ pub(in crate::upstream) struct StickyCookies(OnceLock<Mutex<CookieList>>);
 struct CookieList {
     /// The path of the requests.
     path: String,
-    /// Those of the response that began the session, the withdrawn ones included.
+    /// Cookies of the response that began the session, also those that the upstream has withdrawn since.
     cookies: Vec<SessionCookie>,
     /// The header that sends them; `None` without any.
     header: Option<HeaderValue>,
@@ -92,7 +92,7 @@ impl CookieList {
         pairs.map(Secret::expose)
     }
 
-    /// Takes one `Set-Cookie`; of an unknown name where it `may_add` it. One for other paths, or over the bounds, is left out.
+    /// Takes one `Set-Cookie`. A cookie of a new name is taken only if `may_add`; one for other paths, or over the bounds, never.
     fn set(&mut self, text: &str, may_add: bool) {
         let (pair, attributes) = text.split_once(';').unwrap_or((text, ""));
         let Some((name, value)) = pair.split_once('=') else {
