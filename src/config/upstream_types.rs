@@ -204,3 +204,16 @@ pub enum EraPin {
     /// The era of this revision, and no other revision.
     Revision(&'static str),
 }
+
+impl ConfigWord for EraPin {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("legacy", Self::Legacy),
+        ("modern", Self::Modern),
+        ("2024-11-05", Self::Revision("2024-11-05")),
+        ("2025-03-26", Self::Revision("2025-03-26")),
+        ("2025-06-18", Self::Revision("2025-06-18")),
+        ("2025-11-25", Self::Revision("2025-11-25")),
+        ("2026-07-28", Self::Revision("2026-07-28")),
+    ];
+}

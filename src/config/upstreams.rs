@@ -9,7 +9,6 @@ use super::endpoints;
 use super::reader::{ConfigSection, read_keys};
 use super::report::join;
 use super::upstream_types::{CarrierConfig, EraPin, Isolation, UpstreamConfig};
-use super::words::ConfigWord;
 
 /// Name of the sample of a stdio child in the reference.
 pub(super) const STDIO_SAMPLE: &str = "files";
@@ -130,19 +129,6 @@ fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -
         /// For opening a session with it, handshake included. A child's counts from its start; its wait for a place is
         /// bounded by stdio.spawn_wait. Default with url: 10s.
         connect_timeout: duration(default))
-}
-
-impl ConfigWord for EraPin {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("legacy", Self::Legacy),
-        ("modern", Self::Modern),
-        ("2024-11-05", Self::Revision("2024-11-05")),
-        ("2025-03-26", Self::Revision("2025-03-26")),
-        ("2025-06-18", Self::Revision("2025-06-18")),
-        ("2025-11-25", Self::Revision("2025-11-25")),
-        ("2026-07-28", Self::Revision("2026-07-28")),
-    ];
 }
 
 fn misplaced(s: &ConfigSection<'_>, keys: &[&'static str], what: &str) {
