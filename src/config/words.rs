@@ -13,7 +13,8 @@ pub(super) trait ConfigWord: Copy + PartialEq + 'static {
     }
 }
 
-/// Declares an enum with the word of each value, as `Shared = "shared"`.
+/// Declares an enum with the word of each value, as `Shared = "shared"`, where `ConfigWord` is imported too. The enum
+/// is `Debug`, `Copy` and `Eq`; a `derive` of its own adds to that.
 macro_rules! word_enum {
     ($(#[$about:meta])* pub enum $type:ident {
         $($(#[$meaning:meta])* $value:ident = $word:literal,)+
