@@ -167,8 +167,8 @@ fn summary(file: &str, config: &Config) -> String {
             )
         }
     };
-    // Writing to a String cannot fail.
     let (server, limits) = (&config.server, &config.limits);
+    // Writing to a String cannot fail.
     let _ = writeln!(
         text,
         "\nlistens on {} (admin: {})\n\
