@@ -288,8 +288,8 @@ impl<'r> ConfigSection<'r> {
 /// of a function, and reads what needs more than one expression. After `;` stand fields with values of any kind, as in any
 /// struct.
 ///
-/// Of keys that are no fields, `s => let { … }` makes variables, of which a call may use those above it. `s =>` with
-/// a single key is its value.
+/// `s => let { … }` reads keys that are no fields into variables. A call may use the variables above it. `s =>` with a
+/// single key is its value.
 macro_rules! read_keys {
     ($section:ident => let {
         $(
