@@ -11,7 +11,9 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 
 use super::reply;
+use crate::address::ClientNetwork;
 use crate::connect::{ConnectPages, PageRequest};
+use crate::sync::keyed_permits::KeyedPermits;
 use crate::telemetry::trace::{self, StepSpan};
 
 /// Authorization servers send browsers back below it: each client of the gateway has its own redirect URI.
@@ -23,6 +25,18 @@ const CLIENT_DOCUMENT: &str = "/connect/client.json";
 
 /// The longest form, in bytes: a key of 8 KiB, each byte in three characters, and a token.
 const MAX_FORM: usize = 32 * 1024;
+
+/// Requests of one client address that are answered at once. A person has one or two; a proxy that is not trusted has those
+/// of all persons behind it.
+const PER_ADDRESS: usize = 64;
+/// Requests that are answered at once in all: their forms take 16 MiB at most.
+const TOTAL: usize = 512;
+
+/// Permits for requests for these pages. A visitor has brought no token yet: the bytes of a form, for up to
+/// `server.body_timeout`, are in no caller's share of the byte budget, and one HTTP/2 connection can send 256 forms at once.
+pub(super) fn permits() -> Arc<KeyedPermits<ClientNetwork>> {
+    KeyedPermits::new(PER_ADDRESS, TOTAL)
+}
 
 /// What a path below `/connect` leads to.
 #[derive(Debug, Clone)]

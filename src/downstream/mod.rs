@@ -37,7 +37,6 @@ mod liveness;
 mod media;
 mod modern;
 mod over_budget;
-mod page_permits;
 mod paths;
 pub mod peer;
 mod plain_events;
@@ -79,10 +78,10 @@ pub use self::hand_over::SessionHandOver;
 use self::legacy_calls::LegacyCalls;
 use self::modern::calls::ModernCalls;
 use self::modern::parking::{ParkedCalls, ParkingCaps};
-use self::page_permits::PagePermits;
 use self::paths::PathTable;
 use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
+use crate::address::ClientNetwork;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
@@ -96,6 +95,7 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 use crate::store::quotas::CallerQuota;
+use crate::sync::keyed_permits::KeyedPermits;
 
 /// After the drain, for clients to read how their calls ended.
 const READ_WITHIN: Duration = Duration::from_millis(500);
@@ -116,7 +116,7 @@ pub struct McpService {
     /// `None` without `[cluster]`.
     forwarder: Option<RequestForwarder>,
     pages: Option<Arc<ConnectPages>>,
-    page_permits: Arc<PagePermits>,
+    page_permits: Arc<KeyedPermits<ClientNetwork>>,
     notifications: Arc<ClientNotifications>,
     calls: Arc<LegacyCalls>,
     exchanges: LegacyExchanges,
@@ -229,7 +229,7 @@ impl McpService {
             admission,
             forwarder,
             pages: parts.pages,
-            page_permits: Arc::default(),
+            page_permits: connect_page::permits(),
             exchanges: LegacyExchanges {
                 settings: Arc::clone(&settings),
                 background: BackgroundCalls {

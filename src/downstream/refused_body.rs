@@ -1,7 +1,7 @@
 //! Bodies refused before they are read whole. Their request ids are scanned as bytes arrive, so that a request of a
 //! live session can be refused by id instead of by status. Spec: SPEC T-17.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,10 +15,9 @@ use super::busy::RETRY_AFTER;
 use super::reply;
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
-use crate::lock::lock;
 use crate::protocol::{IdScan, json};
 use crate::session::Session;
-use crate::sync::keyed_counter::KeyedCounter;
+use crate::sync::keyed_permits::KeyedPermits;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Limits, in bytes and time, for draining a refused body that got no permit from `BodyScans`. Not settings: both only
@@ -43,15 +42,9 @@ pub(super) struct RefusedBody {
 /// Scans refused bodies for the ids of their requests: so many at a time.
 #[derive(Debug)]
 pub(super) struct BodyScans {
-    running: Mutex<KeyedCounter<OwnerKey>>,
+    permits: Arc<KeyedPermits<OwnerKey>>,
     /// Of a body that is not refused, bytes.
     body_limit: usize,
-}
-
-/// A permit of `BodyScans`.
-struct ScanPermit {
-    scans: Arc<BodyScans>,
-    owner: OwnerKey,
 }
 
 /// The requests of a refused body.
@@ -85,7 +78,7 @@ impl BodyScans {
     /// `body_limit` is that of the configuration.
     pub(super) fn new(body_limit: usize) -> Self {
         Self {
-            running: Mutex::default(),
+            permits: KeyedPermits::new(SCANS_PER_CALLER, SCANS),
             body_limit,
         }
     }
@@ -125,7 +118,7 @@ impl BodyScans {
             discard(body.rest).await;
             return Err(NoRequests);
         };
-        let Some(place) = self.enter(session.owner()) else {
+        let Some(place) = self.permits.enter(session.owner()) else {
             COUNTERS.bodies_unscanned.add(1);
             discard(body.rest).await;
             return Err(NoRequests);
@@ -173,24 +166,6 @@ impl BodyScans {
         };
         let is_whole = tokio::time::timeout_at(*until, reading).await;
         (scan, is_whole.unwrap_or(false))
-    }
-
-    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<ScanPermit> {
-        let mut by_owner = lock(&self.running);
-        if by_owner.of(&owner) >= SCANS_PER_CALLER || by_owner.total() >= SCANS {
-            return None;
-        }
-        by_owner.add(owner);
-        Some(ScanPermit {
-            scans: Arc::clone(self),
-            owner,
-        })
-    }
-}
-
-impl Drop for ScanPermit {
-    fn drop(&mut self) {
-        lock(&self.scans.running).remove(&self.owner);
     }
 }
 

@@ -6,6 +6,7 @@ pub mod event_number;
 pub mod fair_permits;
 pub mod fast_maps;
 pub mod keyed_counter;
+pub mod keyed_permits;
 pub mod lazy_cache;
 pub mod on_drop;
 pub mod shared_failure;
